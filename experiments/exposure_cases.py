@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from toolkit.families import TABLES
 from toolkit.naming import shown_path
 from toolkit.progress import show
-from toolkit.questions.changes import exposure
-from toolkit.questions.changes.exposure import EXPOSED, UNEXPOSED, infer_from
+from toolkit.questions.changes import inferred_exposure
+from toolkit.questions.changes.inferred_exposure import EXPOSED, UNEXPOSED, infer_from
 from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Page, Section, stated, table_block
 from toolkit.snapshots.importers import import_checkpoints
@@ -216,7 +216,7 @@ def judge(case: Settings) -> list[dict[Hashable, Any]]:
     tables = compared(case)
     both = Trajectory([Snapshot(i, i, {name: (a, b)[i] for name, (a, b, _) in tables.items()}) for i in range(2)])
     is_used = np.concatenate([np.isin(np.arange(len(before)), list(used)) for before, _, used in tables.values()])
-    with mock.patch.object(exposure, "LEAST_APART", 0.0):
+    with mock.patch.object(inferred_exposure, "LEAST_MISFIT_RATIO", 0.0):
         unruled = infer_from(both)
     told = infer_from(both)
     lines = told.tables.drop(columns=["sum_lr_decay", "sum_lr_decay_low", "sum_lr_decay_high", "note"])
@@ -421,7 +421,7 @@ CASES: Mapping[str, Mapping[str, Settings]] = {
 
 def make_page(table: pd.DataFrame, command: str) -> Page:
     """What is false with the rule and without it, and every case."""
-    is_told, by_rule = table["reason"] == "", table["reason"] == exposure.OVERLAP
+    is_told, by_rule = table["reason"] == "", table["reason"] == inferred_exposure.OVERLAP
     false, unruled = (table[[f"false_exposed{end}", f"false_unexposed{end}"]].sum(axis=1) for end in ENDS)
     answers = [
         f"{len(table):,} tables of {table['case'].nunique():,} cases: {is_told.sum():,} were told and "

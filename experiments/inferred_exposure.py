@@ -25,7 +25,7 @@ from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.naming import shown_path
 from toolkit.progress import show
-from toolkit.questions.changes.exposure import EXPOSED, UNEXPOSED, InferredExposure, infer_exposure, infer_from
+from toolkit.questions.changes.inferred_exposure import EXPOSED, UNEXPOSED, InferredExposure, infer_exposure, infer_from
 from toolkit.reporting.charts import COLOURS, Chart, altair
 from toolkit.reporting.folder import write_page
 from toolkit.reporting.page import ChartBlock, Page, Section, rows_block, stated, table_block

@@ -246,7 +246,7 @@ def main(
         seeds: of the four before
         dropout_throughout: train the first full run with the dropout of the config
     """
-    from toolkit.questions.changes.exposure import find_ancestral_rows, infer_exposure
+    from toolkit.questions.changes.inferred_exposure import find_ancestral_rows, infer_exposure
 
     models = FOLDER_HERE / "models"
     if not (models / MODELS[-1] / "tokenizer.json").exists():

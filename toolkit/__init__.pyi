@@ -33,8 +33,8 @@ from .data.tasks import TASKS as TASKS
 from .families import REGIMES as REGIMES
 from .pipeline import finetune as finetune
 from .questions.anatomy.measure import take_apart as take_apart
-from .questions.changes.exposure import find_ancestral_rows as find_ancestral_rows
-from .questions.changes.exposure import infer_exposure as infer_exposure
+from .questions.changes.inferred_exposure import find_ancestral_rows as find_ancestral_rows
+from .questions.changes.inferred_exposure import infer_exposure as infer_exposure
 from .questions.changes.measure import measure_changes as measure_changes
 from .questions.flow.measure import measure_flow as measure_flow
 from .questions.layers.forgetting import measure_forgetting as measure_forgetting

@@ -24,7 +24,7 @@ def stored_in(values):
     finder = FormatFinder()
     for block in np.array_split(values, max(1, len(values) // 65_536)):
         finder.add(block.astype(np.float64))
-    return finder.found.name
+    return finder.format.name
 
 
 def test_stored_precision_sees_through_the_dtype():

@@ -15,7 +15,7 @@ from toolkit.comparison.compare import (
     AT_CHANCE,
     NO_MEAN,
     ONE_CLASS,
-    SQUARES,
+    SQUARE_COLUMNS,
     Settings,
     compare,
     compare_seeds,
@@ -31,7 +31,6 @@ from toolkit.comparison.intervals import (
     ITEMS_ONLY,
     ONE_SEED,
     Interval,
-    benjamini_hochberg,
     by_cluster,
     held_near_0,
     mcnemar,
@@ -41,7 +40,7 @@ from toolkit.comparison.intervals import (
     sign_flip,
     two_way_interval,
 )
-from toolkit.comparison.multiplicity import moderated_p
+from toolkit.comparison.multiplicity import benjamini_hochberg, moderated_p
 from toolkit.comparison.verdicts import CLAIMED
 from toolkit.schema import columns_of
 from toolkit.snapshots.store import open_run
@@ -90,7 +89,7 @@ def test_numbers_are_those_of_the_array_functions(places):
     agree(line, first=FULL, second=PROBE, score="accuracy", split="validation", note="")
     assert line["sign_flip_p"] == sign_flip(differences.mean(axis=1))
     squares = mean_squares(differences)
-    agree(line, **{name: 1e4 * own for name, own in zip(SQUARES, squares, strict=True)})
+    agree(line, **{name: 1e4 * own for name, own in zip(SQUARE_COLUMNS, squares, strict=True)})
     agree(line, p=float(moderated_p([differences.mean()], [squares], 5, 300)[0]))
 
 
@@ -562,7 +561,7 @@ def test_p_of_an_interval():
 
 def test_a_q_at_alpha_is_no_discovery_and_a_claim_without_p_is_none_of_the_family():
     lines = {"p": [0.05, np.nan], "is_headline": True, "verdict": ["supported", "not judged"], "reason": "because"}
-    lines |= dict.fromkeys(("score", *SQUARES))
+    lines |= dict.fromkeys(("score", *SQUARE_COLUMNS))
     table = judge_together(pd.DataFrame(lines), 0.05)
     assert table[["verdict", "reason"]].to_numpy().tolist() == [
         ["not supported", "because; the q of this claim, 0.05, is not below 0.05"],

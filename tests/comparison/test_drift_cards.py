@@ -25,7 +25,8 @@ from toolkit.comparison.cards import (
     spearman_interval,
 )
 from toolkit.comparison.drift_and_score import associate_drift
-from toolkit.comparison.intervals import Interval, benjamini_hochberg
+from toolkit.comparison.intervals import Interval
+from toolkit.comparison.multiplicity import benjamini_hochberg
 from toolkit.comparison.parameter_noise import SHARED
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.shuffled_labels import ONE, PER_SEED

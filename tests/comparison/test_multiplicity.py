@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from toolkit.comparison.intervals import benjamini_hochberg, mean_squares, p_value, two_way_interval
-from toolkit.comparison.multiplicity import LEAST_SD, MOST_SD, NUM_SDS, moderated_p
+from toolkit.comparison.intervals import mean_squares, p_value, two_way_interval
+from toolkit.comparison.multiplicity import GREATEST_SD, LEAST_SD, NUM_SDS, benjamini_hochberg, moderated_p
 
 # Without subnormal numbers, which have too few bits for any relative tolerance.
 P_VALUES = st.floats(0, 1, allow_subnormal=False)
@@ -69,7 +69,7 @@ def test_a_claim_alone_weighs_every_spread_of_seeds_by_its_own_likelihood():
     """Written out once more, by densities of scipy; of one claim nothing is learned from others."""
     mean, (between, item, residual), num_seeds, num_items = 0.06, (0.9, 0.35, 0.3), 4, 150
     tails, likelihoods = [], []
-    for sd in np.geomspace(LEAST_SD, MOST_SD, NUM_SDS):
+    for sd in np.geomspace(LEAST_SD, GREATEST_SD, NUM_SDS):
         expected = num_items * sd**2 + residual
         likelihoods.append(scipy.stats.gamma.pdf(between, 1.5, scale=expected / 1.5))
         error = ((expected + item - residual) / (num_seeds * num_items)) ** 0.5

@@ -158,8 +158,8 @@ class RowSteps:
         """The exposures of some of the rows, in the order given."""
         starts = np.cumsum(self.counts) - self.counts
         counts = self.counts[rows]
-        places = np.arange(counts.sum()) + np.repeat(starts[rows] - (np.cumsum(counts) - counts), counts)
-        return RowSteps(self.num_steps, counts, self.steps[places], self.norms[places])
+        indices = np.arange(counts.sum()) + np.repeat(starts[rows] - (np.cumsum(counts) - counts), counts)
+        return RowSteps(self.num_steps, counts, self.steps[indices], self.norms[indices])
 
     def gradients(self, clipping_factors: Array, hidden: int, unknown: float = 1.0) -> Array:
         """(rows, steps) float64 size of each coordinate's gradient after clipping, 0 where the row was not exposed.
@@ -169,19 +169,20 @@ class RowSteps:
         """
         owners = self._owners()
         sizes = self.norms * clipping_factors[self.steps] / np.sqrt(hidden)
-        spread = np.zeros((len(self), self.num_steps))
-        spread[owners, self.steps] = np.where(self.has_norms[owners], sizes, unknown)
-        return spread
+        gradients = np.zeros((len(self), self.num_steps))
+        gradients[owners, self.steps] = np.where(self.has_norms[owners], sizes, unknown)
+        return gradients
 
     def at_exposures(self, values: Array) -> NDArray[np.float32]:
         """(rows, steps) values to (rows, most exposures) float32: those of each row's exposures, 0 beyond its last."""
         owners = self._owners()
-        places = np.arange(len(owners)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
-        picked = np.zeros((len(self), int(self.counts.max(initial=0))), np.float32)
-        picked[owners, places] = values[owners, self.steps]
-        return picked
+        ordinals = np.arange(len(owners)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
+        values_at_exposures = np.zeros((len(self), int(self.counts.max(initial=0))), np.float32)
+        values_at_exposures[owners, ordinals] = values[owners, self.steps]
+        return values_at_exposures
 
     def _owners(self) -> Ints:
+        """(exposures,) the row of each."""
         return np.repeat(np.arange(len(self)), self.counts)
 
 
@@ -264,12 +265,18 @@ class AdamSteps:
             raise ValueError(f"the learning rate of step {step} is NaN: the backbone was frozen, nothing to replay")
         steps = np.arange(1, num_steps + 1, dtype=np.float64)
         factors = 1 - rates * log.weight_decay[parameter]
-        later = np.cumprod(np.append(factors[1:], 1.0)[::-1])[::-1] if num_steps else factors
-        clipping = log.clipping_factors[:num_steps]
+        survivals = np.cumprod(np.append(factors[1:], 1.0)[::-1])[::-1] if num_steps else factors
+        clipping_factors = log.clipping_factors[:num_steps]
         if log.is_sgd:
-            return cls(rates, np.ones(num_steps), later, clipping, (0.0, 1.0), 1.0)
-        corrections = 1 - log.betas[0] ** steps, np.sqrt(1 - log.betas[1] ** steps)
-        return cls(rates / corrections[0], corrections[1], later, clipping, log.betas, log.eps)
+            return cls(rates, np.ones(num_steps), survivals, clipping_factors, betas=(0.0, 1.0), eps=1.0)
+        return cls(
+            step_sizes=rates / (1 - log.betas[0] ** steps),
+            root_corrections=np.sqrt(1 - log.betas[1] ** steps),
+            survivals=survivals,
+            clipping_factors=clipping_factors,
+            betas=log.betas,
+            eps=log.eps,
+        )
 
     @property
     def num_steps(self) -> int:
@@ -307,8 +314,9 @@ def gradient_weights(steps: AdamSteps, gradients: Array) -> Array:
 
     beta1, beta2 = steps.betas
     second_moments = lfilter([1 - beta2], [1, -beta2], np.square(gradients), axis=1)
+    denominators = np.sqrt(second_moments) / steps.root_corrections + steps.eps
     # Movement at the end per unit of first moment at each step.
-    divided = steps.step_sizes * steps.survivals / (np.sqrt(second_moments) / steps.root_corrections + steps.eps)
-    # Σ over t ≥ s of β1ᵗ⁻ˢ·divided[t]: a first moment fades by β1 with every step.
-    later = lfilter([1], [1, -beta1], divided[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray(gradients * (1 - beta1) * later)
+    per_moment = steps.step_sizes * steps.survivals / denominators
+    # The same per unit of gradient, Σ over t ≥ s of β1ᵗ⁻ˢ·per_moment[t]: a first moment fades by β1 with every step.
+    per_gradient = lfilter([1], [1, -beta1], per_moment[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(gradients * (1 - beta1) * per_gradient)

@@ -68,6 +68,7 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
 
 
 def _with_snapshot(snapshot: Snapshot, columns: dict[str, object]) -> pd.DataFrame:
+    """A table of these columns, led by epoch and step."""
     return pd.DataFrame({"epoch": float(snapshot.epoch), "step": snapshot.step, **columns})
 
 
@@ -85,10 +86,11 @@ def _neighbour_columns(
     lengths_of_old = np.concatenate(
         [lengths(table[chunk].astype(np.float64)) for chunk in np.array_split(words, 1 + len(words) // BLOCK_ROWS)]
     )
-    added_lengths, k = lengths(table[rows].astype(np.float64)), min(NUM_NEAREST, int(np.count_nonzero(lengths_of_old)))
-    nearest = search_nearest(table, k, queries=rows, candidates=words) if k else None
+    added_lengths = lengths(table[rows].astype(np.float64))
+    k = min(NUM_NEAREST, int(np.count_nonzero(lengths_of_old)))
     texts = [""] * len(rows)
-    if nearest is not None:
+    if k:
+        nearest = search_nearest(table, k, queries=rows, candidates=words)
         texts = [
             ", ".join(f"{tokens[i]} {cosine:.2f}" for i, cosine in zip(*pairs, strict=True) if i >= 0)
             for pairs in zip(nearest.indices, nearest.similarity, strict=True)

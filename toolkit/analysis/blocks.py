@@ -69,7 +69,8 @@ def iterate_blocks(
     num_rows = len(tables[0] if rows is None else rows)
     for start in range(0, num_rows, at_least("block_rows", block_rows, 1)):
         span = slice(start, min(start + block_rows, num_rows))
-        memory, blocks = scratch or Scratch(), []
+        memory = scratch or Scratch()
+        blocks = []
         for i, table in enumerate(tables):
             values = table[span if rows is None else rows[span]]
             blocks.append(memory.array(f"block {i}", values.shape))
@@ -83,6 +84,7 @@ def iterate_blocks(
 
 
 def _aligned(shape: tuple[int, ...]) -> Array:
+    """New memory of a shape that starts on a cache line."""
     size = math.prod(shape)
     memory = np.empty(size + ALIGNMENT // 8)
     start = -memory.ctypes.data % ALIGNMENT // 8
@@ -90,6 +92,7 @@ def _aligned(shape: tuple[int, ...]) -> Array:
 
 
 def _is_finite(block: Array) -> bool:
+    """Whether no value is NaN or infinite."""
     # One pass without a temporary array, and without BLAS, whose threads wait for one another when the machine is busy.
     # Values that are not finite never add up to one that is; the sum of large ones can overflow.
     return math.isfinite(np.einsum("ij->", block)) or bool(np.isfinite(block).all())
@@ -121,6 +124,7 @@ class RowPass:
         self._measures = measures
         self._values = {name: np.full(num_rows, np.nan) for name in measures}
         self._squares = np.zeros((2, num_rows))
+        """‖Δ‖² and ‖E⁰‖² of each row."""
 
     def add(self, rows: slice, reference: Array, current: Array) -> Array:
         """Take in the reference and current values of some rows, each (rows, hidden) float64; returns ‖Δ‖ of each."""

@@ -60,30 +60,25 @@ def decompose(
     ValueError
         There is no optimizer log, ``log`` is not the run's own, or the epochs are not in order.
     """
-    trajectory, log = trajectory_of(source), resolve_log(source, log)
+    trajectory = trajectory_of(source)
+    log = resolve_log(source, log)
     num_rows = count_rows(trajectory, parameter)
     reference, current = trajectory.at(reference_epoch), trajectory.at_or_last(epoch)
     _check_order(reference, current, log)
     is_frozen = parameter not in log.weight_decay or bool(np.isnan(log.learning_rates[: current.step]).all())
     has_momentum = is_frozen or AdamSteps.of(log, parameter, current.step).has_momentum
-    since = replace(log, learning_rates=log.learning_rates[reference.step :])
+    log_since = replace(log, learning_rates=log.learning_rates[reference.step :])
     blocks = []
     for start in range(0, num_rows, BLOCK_ROWS):
         before, after = (
             np.atleast_2d(np.asarray(snapshot.tensors[parameter]))[start : start + BLOCK_ROWS]
             for snapshot in (reference, current)
         )
-        replayed = replay_decay(before, since, parameter, current.step - reference.step)
-        blocks.append(
-            [
-                lengths(np.subtract(later, earlier, dtype=np.float64))
-                for later, earlier in ((after, before), (replayed, before), (after, replayed))
-            ]
-            + [(after != before).any(axis=1), (after != replayed).any(axis=1)]
-        )
+        replayed = replay_decay(before, log_since, parameter, current.step - reference.step)
+        blocks.append(_parts_of_change(before, replayed, after))
     drift, decay, update, has_moved, is_updated = map(np.concatenate, zip(*blocks, strict=True))
     exposure = _count_exposures(trajectory, parameter, reference.step, current.step)
-    last = None if exposure is None else exposure["last_step"]
+    last_steps = None if exposure is None else exposure["last_step"]
     unknown = dict.fromkeys(("num_steps", "last_step"), [pd.NA] * num_rows)
     return pd.DataFrame(
         {
@@ -92,9 +87,18 @@ def decompose(
             "drift": drift,
             "decay": decay,
             "update": update,
-            "cause": _name_causes(has_moved, is_updated, last, reference.step, has_momentum=has_momentum),
+            "cause": _name_causes(has_moved, is_updated, last_steps, reference.step, has_momentum=has_momentum),
         }
     )
+
+
+def _parts_of_change(before: NDArray[Any], replayed: NDArray[Any], after: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """(rows,) each: ‖drift‖, ‖decay‖ and ‖update‖, and whether a row moved, and is not where decay leaves it."""
+    drift, decay, update = (
+        lengths(np.subtract(later, earlier, dtype=np.float64))
+        for later, earlier in ((after, before), (replayed, before), (after, replayed))
+    )
+    return drift, decay, update, (after != before).any(axis=1), (after != replayed).any(axis=1)
 
 
 def _check_order(reference: Snapshot, current: Snapshot, log: OptimizerLog) -> None:
@@ -119,18 +123,23 @@ def _count_exposures(trajectory: Trajectory, parameter: str, start: int, end: in
 
 
 def _name_causes(
-    has_moved: NDArray[np.bool_], is_updated: NDArray[np.bool_], last: Ints | None, start: int, *, has_momentum: bool
+    has_moved: NDArray[np.bool_],
+    is_updated: NDArray[np.bool_],
+    last_steps: Ints | None,
+    reference_step: int,
+    *,
+    has_momentum: bool,
 ) -> NDArray[np.object_]:
     """(rows,) the cause of each row's change: the first that applies.
 
-    ``last``: the last exposure of each row, ``start``: the step of the reference.
+    ``last_steps``: the step of each row's last exposure.
     """
     conditions: list[Any] = [~has_moved, ~is_updated]
     names = ["did not move", "weight decay alone"]
-    if last is None:
+    if last_steps is None:
         conditions, names = [*conditions, is_updated], [*names, "exposure unknown"]
     else:
-        conditions += [last <= (0 if has_momentum else start), last <= start]
+        conditions += [last_steps <= (0 if has_momentum else reference_step), last_steps <= reference_step]
         names += ["unexplained", "momentum after its last exposure"]
     return np.select(conditions, names, "gradient").astype(object)
 

@@ -52,14 +52,17 @@ def measure_rows(
     >>> rows.nlargest(5, "relative")[["token", "num_steps", "relative"]].shape
     (5, 3)
     """
-    trajectory, chosen = trajectory_of(source), select_measures(measures)
-    path, num_rows = _path(trajectory, reference_epoch, epoch), count_rows(trajectory, parameter)
-    row_pass, (length, walked) = RowPass(chosen, num_rows), np.zeros((2, num_rows))
+    trajectory = trajectory_of(source)
+    chosen = select_measures(measures)
+    path = _path(trajectory, reference_epoch, epoch)
+    num_rows = count_rows(trajectory, parameter)
+    row_pass = RowPass(chosen, num_rows)
+    distances, path_lengths = np.zeros(num_rows), np.zeros(num_rows)
     for rows, blocks in iterate_blocks(path, parameter, scratch=row_pass.scratch):
-        length[rows] = row_pass.add(rows, blocks[0], blocks[-1])
-        walked[rows] = sum(norm(before, after) for before, after in pairwise(blocks))
+        distances[rows] = row_pass.add(rows, blocks[0], blocks[-1])
+        path_lengths[rows] = sum(norm(before, after) for before, after in pairwise(blocks))
     columns = describe_rows(trajectory, parameter) | count_exposure(trajectory, parameter, path[-1].step)
-    return pd.DataFrame(columns | row_pass.values() | {"path_efficiency": length / or_nan(walked)})
+    return pd.DataFrame(columns | row_pass.values() | {"path_efficiency": distances / or_nan(path_lengths)})
 
 
 @with_columns
@@ -124,7 +127,7 @@ STATISTICS: Mapping[str, Any] = {"mean": np.mean, "median": np.median, "max": np
 """Over the defined rows of a stratum. ``max`` is the plain maximum: of a signed measure the largest value, which need
 not be the farthest from 0."""
 
-Line = tuple[str, str, str, str, float, str, int, int]  # the columns from ``parameter`` on
+Record = tuple[str, str, str, str, float, str, int, int]  # the columns from ``parameter`` on
 Indices = NDArray[np.intp]
 
 
@@ -180,12 +183,12 @@ def _parameter_records(
     chosen: Mapping[str, Measure],
     seed: int,
     block_rows: int,
-) -> list[list[Line]]:
+) -> list[list[Record]]:
     """The records of one parameter, for each snapshot."""
     num_rows = count_rows(trajectory, parameter)
     groups = rows_by_stratum(trajectory, parameter) | {ALL_ROWS: np.arange(num_rows)}
     yardstick = reinitialise(reference, parameter, seed, block_rows)
-    records_by_file: dict[str | int, list[Line]] = {}
+    records_by_file: dict[str | int, list[Record]] = {}
     records_by_snapshot = []
     for index, snapshot in enumerate(trajectory):
         # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
@@ -206,9 +209,9 @@ def _stratum_records(
     whole: Mapping[str, Mapping[str, float]],
     groups: Mapping[str, Indices],
     chosen: Mapping[str, Measure],
-) -> list[Line]:
+) -> list[Record]:
     """The records of each stratum, from the values of its rows, then those of the parameter as a whole."""
-    records: list[Line] = []
+    records: list[Record] = []
     for stratum, rows in groups.items():
         for name, measure in chosen.items():
             stratum_values = values[name][rows]
@@ -230,7 +233,7 @@ DECAY_ALONE = "no gradient: weight decay alone moves it"
 UNUSED = "no token used it"
 """Said where no optimizer log shows that the table was trained with weight decay."""
 
-SegmentLine = tuple[str, str, float, str, str, str]  # parameter, measure, value, unit, reason, note
+SegmentRecord = tuple[str, str, float, str, str, str]  # parameter, measure, value, unit, reason, note
 
 
 @with_columns
@@ -264,12 +267,13 @@ def measure_segments(source: Source, epochs: Epochs = None) -> pd.DataFrame:
 
 
 def _segment_rows(snapshot: Snapshot) -> Array:
+    """(segments, hidden) float64."""
     return np.concatenate([block for _, (block,) in iterate_blocks([snapshot], SEGMENTS)])
 
 
 def _segment_records(
     trajectory: Trajectory, snapshot: Snapshot, reference: Array, rows: Array, unused_note: str
-) -> Iterator[SegmentLine]:
+) -> Iterator[SegmentRecord]:
     """The records of each segment row; ``unused_note``: the note of a row that no token has used so far."""
     exposure = table_exposure(trajectory, SEGMENTS)
     if exposure is not None:
@@ -288,19 +292,19 @@ def _segment_records(
                 yield subject, name, value, "count", "", "" if value or not snapshot.step else unused_note
 
 
-def _pair_records(reference: Array, rows: Array) -> Iterator[SegmentLine]:
+def _pair_records(reference: Array, rows: Array) -> Iterator[SegmentRecord]:
     """The records of every pair of segment rows: their cosine, their difference and their mean."""
     for first, second in combinations(range(len(rows)), 2):
         cosine = 1 - cosine_distance(rows[[first]], rows[[second]])[0]
         reason = "a row is 0 and has no direction" if np.isnan(cosine) else ""
         yield f"segments {first} and {second}", "cosine", float(cosine), "1", reason, ""
-        difference = [table[second] - table[first] for table in (reference, rows)]
-        yield from _vector_records(f"difference {second} - {first}", *difference)
-        mean = [(table[first] + table[second]) / 2 for table in (reference, rows)]
-        yield from _vector_records(f"mean of {first} and {second}", *mean)
+        differences = [table[second] - table[first] for table in (reference, rows)]
+        yield from _vector_records(f"difference {second} - {first}", *differences)
+        means = [(table[first] + table[second]) / 2 for table in (reference, rows)]
+        yield from _vector_records(f"mean of {first} and {second}", *means)
 
 
-def _vector_records(subject: str, before: Array, after: Array) -> Iterator[SegmentLine]:
+def _vector_records(subject: str, before: Array, after: Array) -> Iterator[SegmentRecord]:
     """The records of one vector before and after: its norm, its drift and its relative drift."""
     pair = before[None], after[None]
     share = float(relative(*pair)[0])

@@ -89,16 +89,18 @@ def measure_centres(snapshots: Sequence[Snapshot], corpus: ReferenceCorpus) -> l
                 # The square of a sum has the products of rows that stand together, twice.
                 for shares, partner_rows in partners:
                     squares[snapshot_index] += 2 * np.sum(block * (shares[rows][used] @ partner_rows[snapshot_index]))
-    masses = {n: np.asarray(np.bincount(corpus.groups[n] + 1, f)[1:], float) for n, f in corpus.frequencies.items()}
+    # Table to (groups,) the share of the tokens in each; rows that no token uses are of group -1.
+    masses = {
+        table: np.asarray(np.bincount(corpus.groups[table] + 1, frequencies)[1:], float)
+        for table, frequencies in corpus.frequencies.items()
+    }
     centres = []
     for snapshot_index in range(len(snapshots)):
         group_sums = {table: sums[table][snapshot_index] for table in corpus.tables}
-        total = (
-            squares[snapshot_index]
-            if corpus.design is not None
-            else squares[snapshot_index] + _independent(group_sums, masses)
-        )
-        centres.append(_centre(group_sums, masses, total / shape[-1]))
+        square = squares[snapshot_index]
+        if corpus.design is None:
+            square += _independent(group_sums, masses)
+        centres.append(_centre(group_sums, masses, square / shape[-1]))
     return centres
 
 
@@ -203,7 +205,7 @@ def sum_drifts(snapshots: list[Snapshot], centres: list[Centre], corpus: Referen
                 vectors = drift_vectors(before, after, table, labels, centres[0], centres[index + 1])
                 squares[table][index] += [weights @ np.sum(np.square(vector), axis=1) for vector in vectors]
     drifts = [
-        _sums({name: table_squares[i] for name, table_squares in squares.items()}, sizes[i], centres[0], centres[i + 1])
+        _sum_drift({name: sums[i] for name, sums in squares.items()}, sizes[i], centres[0], centres[i + 1])
         for i in range(num_later)
     ]
     if corpus.is_projected:
@@ -211,11 +213,12 @@ def sum_drifts(snapshots: list[Snapshot], centres: list[Centre], corpus: Referen
     return drifts
 
 
-def _sums(squares: Mapping[str, Array], size: float, reference: Centre, centre: Centre) -> DriftSums:
+def _sum_drift(squares: Mapping[str, Array], size: float, reference: Centre, centre: Centre) -> DriftSums:
     """The drift of one snapshot from its sums, with the share that offsets have of it."""
-    raw, total = (sum(float(table_squares[i]) for table_squares in squares.values()) for i in (0, 1))
+    # The first two of DRIFTS, over all tables.
+    squared_raw, squared_projected, *_ = np.sum(list(squares.values()), axis=0).tolist()
     share, note = math.nan, ""
-    if total <= ROUNDING * (size + raw):
+    if squared_projected <= ROUNDING * (size + squared_raw):
         note = NOTHING_LEFT
     elif len(squares) == 1:
         note = ONE_TABLE
@@ -223,7 +226,7 @@ def _sums(squares: Mapping[str, Array], size: float, reference: Centre, centre: 
         # Σ‖Δx̄‖² - ‖Δm‖²/k as one sum of squares; min() because rounding alone can put it a hair above 1.
         changes = np.array([centre.means[name] - reference.means[name] for name in squares])
         offsets = float(np.sum(np.square(changes - changes.mean(axis=0))))
-        share = min(1.0, offsets / total)
+        share = min(1.0, offsets / squared_projected)
     return DriftSums(squares, share, note)
 
 
@@ -231,7 +234,7 @@ ALL_TABLES = "all tables"
 OFFSET = "common offset"
 LAYER_NORM = "LayerNorm"
 INSEPARABLE = "inseparable rows"
-Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit, num_rows, reason
+Record = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit, num_rows, reason
 
 
 @with_columns
@@ -272,14 +275,16 @@ def measure_gauge(source: Source, epochs: Epochs = None, *, reference_epoch: flo
     return pd.DataFrame(records, columns=columns_of("measure_gauge"))
 
 
-def _table_records(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Line]:
+def _table_records(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Record]:
+    """The records of each table: each of DRIFTS."""
     for table, squares in drift.squares.items():
         num_rows = int(np.count_nonzero(corpus.frequencies[table]))
         for measure, square in zip(DRIFTS, squares.tolist(), strict=True):
             yield table, measure, math.sqrt(square), "weight units", num_rows, ""
 
 
-def _offset_records(reference: Centre, centre: Centre) -> Iterator[Line]:
+def _offset_records(reference: Centre, centre: Centre) -> Iterator[Record]:
+    """The records of the common offset, which only the last two of DRIFTS have."""
     scaled = centre.offset / centre.scale_since(reference)
     for measure, offset in zip(DRIFTS[2:], (centre.offset, scaled), strict=True):
         yield OFFSET, measure, float(np.linalg.norm(offset - reference.offset)), "weight units", 1, ""
@@ -292,24 +297,30 @@ def _pair_records(
     centre: Centre,
     corpus: ReferenceCorpus,
     trajectory: Trajectory,
-) -> Iterator[Line]:
+) -> Iterator[Record]:
     """The drift of w_i + p_j for each inseparable pair; in the fixed gauge p'_j is 0."""
-    for rows in corpus.pairs:
-        table_rows = list(zip(corpus.tables, rows, strict=False))
-        first, second = ([np.asarray(s.tensors[t][row], np.float64) for s in (before, after)] for t, row in table_rows)
-        sums = [first[0] + second[0], first[1] + second[1]]
-        fixed_sums = [
-            project(total) - sum(c.fixed_means[table] for table in corpus.tables[:2])
-            for total, c in zip(sums, (reference, centre), strict=True)
-        ]
-        changes = [sums[1] - sums[0], project(sums[1] - sums[0]), fixed_sums[1] - fixed_sums[0]]
-        changes.append(fixed_sums[1] / centre.scale_since(reference) - fixed_sums[0])
-        name = " + ".join(_row_name(trajectory, t, r) for t, r in table_rows)
+    for first_row, second_row in corpus.pairs:
+        first_table, second_table = corpus.tables[:2]
+        sum_before, sum_after = (
+            snapshot.tensors[first_table][first_row].astype(np.float64) + snapshot.tensors[second_table][second_row]
+            for snapshot in (before, after)
+        )
+        fixed_before, fixed_after = (
+            project(total) - (gauge.fixed_means[first_table] + gauge.fixed_means[second_table])
+            for total, gauge in ((sum_before, reference), (sum_after, centre))
+        )
+        changes = (
+            sum_after - sum_before,
+            project(sum_after - sum_before),
+            fixed_after - fixed_before,
+            fixed_after / centre.scale_since(reference) - fixed_before,
+        )
+        name = f"{_row_name(trajectory, first_table, first_row)} + {_row_name(trajectory, second_table, second_row)}"
         for measure, change in zip(DRIFTS, changes, strict=True):
             yield name, measure, float(np.linalg.norm(change)), "weight units", 1, ""
 
 
-def _whole_records(reference: Centre, centre: Centre, drift: DriftSums, num_nulls: int) -> Iterator[Line]:
+def _whole_records(reference: Centre, centre: Centre, drift: DriftSums, num_nulls: int) -> Iterator[Record]:
     """The records of all tables together."""
     yield ALL_TABLES, "rms", centre.rms, "weight units", 0, ""
     yield ALL_TABLES, "common_scale", centre.scale_since(reference), "1", 0, ""

@@ -18,7 +18,7 @@ from toolkit.progress import counted
 from toolkit.snapshots.files import WidenedRows
 
 Ids = NDArray[np.int64]
-Found = tuple[Ids, Array]
+Neighbours = tuple[Ids, Array]
 """(m, k) places among the candidates, nearest first, and their cosines."""
 
 TILE = 2048
@@ -27,7 +27,7 @@ BLOCK_ROWS = 1024
 """Queries of one product, which with a tile of candidates takes 8 MB."""
 
 
-def first_k(queries: Ids, places: Ids, cosines: Array, num_queries: int, k: int) -> Found:
+def first_k(queries: Ids, places: Ids, cosines: Array, num_queries: int, k: int) -> Neighbours:
     """The k largest cosines of each query from a list of pairs, the lower place first among equals.
 
     Every query must have k pairs or more.
@@ -75,20 +75,21 @@ def search_nearest(
     num_others = len(table.ids) - int((own_places >= 0).any())
     if not 1 <= k <= num_others:
         raise ValueError(f"k must be 1 to {num_others}, the candidate rows that are not zero; got {k}")
-    indices, similarity = np.full((len(query_ids), k), -1, np.int64), np.full((len(query_ids), k), np.nan)
+    indices = np.full((len(query_ids), k), -1, np.int64)
+    similarity = np.full((len(query_ids), k), np.nan)
     has_direction = np.flatnonzero(table.is_direction(query_ids))
     if len(has_direction) > block_rows:
         table.keep_short()
     blocks = [has_direction[chunk] for chunk in _parts(len(has_direction), block_rows)]
 
-    def work(block: Ids) -> None:
+    def search_block(block: Ids) -> None:
         places, similarity[block] = _search(table, table.units(query_ids[block]), own_places[block], k)
         indices[block] = table.ids[places]
 
     # A thread for each block, which computes on one core: the threads of one product wait for one another.
     num_threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
     with threadpool_limits(1), ThreadPoolExecutor(num_threads) as pool:
-        list(zip(counted(blocks, "nearest neighbours"), pool.map(work, blocks), strict=False))
+        list(zip(counted(blocks, "nearest neighbours"), pool.map(search_block, blocks), strict=False))
     return Nearest(indices, similarity)
 
 
@@ -162,26 +163,27 @@ def product_error(hidden: int) -> float:
     return (hidden + 4) * 2.0**-24
 
 
-def _search(table: _Table, units: Array, own_places: Ids, k: int) -> Found:
+def _search(table: _Table, units: Array, own_places: Ids, k: int) -> Neighbours:
     """The nearest of one block of queries, (m, hidden) rows of length 1, streamed over the candidates."""
-    num, short = len(table.ids), units.astype(np.float32)
+    num_candidates = len(table.ids)
+    short = units.astype(np.float32)
     # Both sides of a comparison err; as much again is to spare.
     margin = np.float32(4 * product_error(table.hidden))
     # The k-th best among some candidates is a floor for the k-th best of all: little passes it. One more for the query.
-    sampled = short @ table.short(np.arange(0, num, max(1, num // max(TILE, k + 1)))).T
-    floor = (
-        np.partition(sampled, -min(k + 1, sampled.shape[1]), axis=1)[:, -min(k + 1, sampled.shape[1]), None] - margin
-    )
+    stride = max(1, num_candidates // max(TILE, k + 1))
+    sampled = short @ table.short(np.arange(0, num_candidates, stride)).T
+    from_end = -min(k + 1, sampled.shape[1])
+    floor = np.partition(sampled, from_end, axis=1)[:, from_end, None] - margin
     above_floor = []
-    for tile in _parts(num):
+    for tile in _parts(num_candidates):
         product = short @ table.short(np.arange(tile.start, tile.stop)).T
         flat = np.flatnonzero(product >= floor)
         query, column = np.divmod(flat, product.shape[1])
         is_other = column + tile.start != own_places[query]
         above_floor.append((query[is_other], column[is_other] + tile.start, product.ravel()[flat[is_other]]))
     queries, places, values = (np.concatenate(arrays) for arrays in zip(*above_floor, strict=True))
-    lowest = first_k(queries, places, values, len(units), k)[1][:, -1] - margin
-    is_possible = values >= lowest[queries]
+    _, best_values = first_k(queries, places, values, len(units), k)
+    is_possible = values >= (best_values[:, -1] - margin)[queries]
     queries, places = queries[is_possible], places[is_possible]
     # Row by row, so that equal rows tie: a product of blocks can give their cosines another last bit.
     cosines = np.empty(len(places))
@@ -202,8 +204,9 @@ def _ids(ids: Any, num_rows: int, kind: str) -> Ids:
     return numbers.astype(np.int64)
 
 
-def _parts(num: int, size: int = TILE) -> Iterator[slice]:
-    return (slice(start, min(start + size, num)) for start in range(0, num, size))
+def _parts(num_rows: int, size: int = TILE) -> Iterator[slice]:
+    """Slices of ``size`` rows, the last of what is left."""
+    return (slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size))
 
 
 def _dots(left: Array, right: Array) -> Array:

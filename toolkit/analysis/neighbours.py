@@ -121,6 +121,7 @@ def mean_row(table: NDArray[Any], words: Ids) -> Array:
 
 
 def _units(rows: Array) -> Array:
+    """(..., hidden) rows at length 1."""
     return np.asarray(rows / np.sqrt(np.einsum("...j,...j->...", rows, rows))[..., None])
 
 
@@ -130,7 +131,7 @@ NUM_PERMUTATIONS = 1000
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedWords:
     """One run's words, how much each lost, and how much in random directions."""
 
     table: pd.DataFrame
@@ -142,7 +143,7 @@ class Changed:
 
 def find_changed(
     pair: Sequence[Snapshot], search: WordSearch, steps: NDArray[np.int64] | None, num_draws: int, seed: Sequence[int]
-) -> Changed:
+) -> ChangedWords:
     """What the words of a search lost between two snapshots; ``steps`` is the exposure of every row of the table.
 
     Words never seen take no part in the comparison, though other words may have them as neighbours.
@@ -155,20 +156,21 @@ def find_changed(
         search.measure(move_randomly(pair, generator), before, similarity) if has_moved else moved
         for _ in range(num_draws)
     ]
-    total = np.sum([draw["overlap"] for draw in drawn], axis=0)
+    total_overlap = np.sum([draw["overlap"] for draw in drawn], axis=0)
     steps_of_words = np.full(len(search.words), np.nan) if steps is None else steps[search.words].astype(np.float64)
     table = moved.assign(
         num_steps=steps_of_words,
-        random_overlap=total / num_draws,
-        excess=total / num_draws - moved["overlap"],
+        random_overlap=total_overlap / num_draws,
+        excess=total_overlap / num_draws - moved["overlap"],
     )
     is_kept = ~(steps_of_words == 0)  # NaN stays
     table = table[is_kept]
     percentiles = matched_percentiles(table["num_steps"].to_numpy(), table["excess"].to_numpy())
     random = [
-        draw.assign(excess=(total - draw["overlap"]) / (num_draws - 1) - draw["overlap"])[is_kept] for draw in drawn
+        draw.assign(excess=(total_overlap - draw["overlap"]) / (num_draws - 1) - draw["overlap"])[is_kept]
+        for draw in drawn
     ]
-    return Changed(table.assign(percentile=percentiles), random)
+    return ChangedWords(table.assign(percentile=percentiles), random)
 
 
 def move_randomly(pair: Sequence[Snapshot], generator: np.random.Generator) -> NDArray[np.float32]:
@@ -188,20 +190,22 @@ def matched_percentiles(exposure: Array, values: Array, num_matched: int = NUM_M
     higher, whichever is nearer on a log scale. Unknown exposure (NaN) is one exposure. NaN for a single word.
     """
     exposures = np.nan_to_num(exposure, nan=1.0)
+    order = np.argsort(exposures, kind="stable")
     levels, starts = np.unique(np.sort(exposures), return_index=True)
-    ends, order = np.append(starts[1:], len(exposures)), np.argsort(exposures, kind="stable")
+    ends = np.append(starts[1:], len(exposures))
     percentiles = np.full(len(values), np.nan)
     for level in range(len(levels)):
         low = high = level
         while ends[high] - starts[low] < min(num_matched, len(exposures)):
-            down = levels[level] / levels[low - 1] if low > 0 else np.inf
-            up = levels[high + 1] / levels[level] if high + 1 < len(levels) else np.inf
-            low, high = (low - 1, high) if down <= up else (low, high + 1)
+            ratio_down = levels[level] / levels[low - 1] if low > 0 else np.inf
+            ratio_up = levels[high + 1] / levels[level] if high + 1 < len(levels) else np.inf
+            low, high = (low - 1, high) if ratio_down <= ratio_up else (low, high + 1)
         matched = np.sort(values[order[starts[low] : ends[high]]])
         if len(matched) > 1:
             members = order[starts[level] : ends[level]]
-            below, upto = (np.searchsorted(matched, values[members], side) for side in ("left", "right"))
-            percentiles[members] = (below + (upto - below - 1) / 2) / (len(matched) - 1)
+            num_lower = np.searchsorted(matched, values[members], "left")
+            num_ties = np.searchsorted(matched, values[members], "right") - num_lower - 1
+            percentiles[members] = (num_lower + num_ties / 2) / (len(matched) - 1)
     return percentiles
 
 
@@ -209,20 +213,20 @@ ORDERS: Mapping[str, float] = {"excess": 1.0, "overlap": -1.0}
 """What a list can be ordered by, and the sign that puts the words that lost most first."""
 
 
-def choose(found: Sequence[Changed], num: int, order: str) -> pd.DataFrame:
+def choose(words_of_runs: Sequence[ChangedWords], num: int, order: str) -> pd.DataFrame:
     """The list of most_changed, without texts: rank, row and the means over the runs of words compared in all."""
-    tables = [changed.table for changed in found]
+    tables = [words.table for words in words_of_runs]
     common = sorted(set.intersection(*(set(table.index) for table in tables)))
-    mean = sum(table.loc[common] for table in tables) / len(tables)
-    lists = [set(_top(table, num, order)) for table in tables]
-    mean["num_runs"] = [sum(row in rows for rows in lists) for row in mean.index]
-    chosen: pd.DataFrame = mean.loc[_top(mean, num, order)].reset_index()
+    means = sum(table.loc[common] for table in tables) / len(tables)
+    lists_of_runs = [set(_top(table, num, order)) for table in tables]
+    means["num_runs"] = [sum(row in listed_rows for listed_rows in lists_of_runs) for row in means.index]
+    chosen: pd.DataFrame = means.loc[_top(means, num, order)].reset_index()
     chosen.insert(0, "rank", np.arange(1, len(chosen) + 1))
     names = ("num_steps", "overlap", "similarity_change", "random_overlap", "excess")
     return chosen[["rank", "row", *names, "percentile", "num_runs"]]
 
 
-def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> pd.DataFrame:
+def compare_lists(words_of_runs: Sequence[ChangedWords], num: int, seed: int, order: str) -> pd.DataFrame:
     """Whether runs agree on the words that lost most, a line per pair: Jaccard index of the lists.
 
     With two values by chance. ``_permuted`` is the mean over 1,000 exchanges of one run's words at random among words
@@ -232,18 +236,18 @@ def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> 
     """
     generator = np.random.default_rng([*b"lists", seed])
     records = []
-    for a, b in combinations(range(len(found)), 2):
-        rows = np.intersect1d(found[a].table.index, found[b].table.index)
-        first, second = (found[i].table.loc[rows] for i in (a, b))
+    for first_words, second_words in combinations(words_of_runs, 2):
+        rows = np.intersect1d(first_words.table.index, second_words.table.index)
+        first, second = first_words.table.loc[rows], second_words.table.loc[rows]
         random = [
             _agreement(_is_listed(first_draw.loc[rows], num, order), _is_listed(second_draw.loc[rows], num, order))
-            for first_draw, second_draw in zip(found[a].random, found[b].random, strict=True)
+            for first_draw, second_draw in zip(first_words.random, second_words.random, strict=True)
         ]
-        are_listed = _is_listed(first, num, order), _is_listed(second, num, order)
-        permuted = _permute(*are_listed, _bins(first, second), generator)
+        first_listed, second_listed = _is_listed(first, num, order), _is_listed(second, num, order)
+        permuted = _permute(first_listed, second_listed, _bins(first, second), generator)
         records.append(
             {
-                "jaccard": _agreement(*are_listed),
+                "jaccard": _agreement(first_listed, second_listed),
                 "jaccard_permuted": permuted.mean(),
                 "jaccard_random": np.mean(random),
             }
@@ -272,11 +276,11 @@ def _bins(first: pd.DataFrame, second: pd.DataFrame) -> Ids:
 def _permute(first: NDArray[np.bool_], second: NDArray[np.bool_], bins: Ids, generator: np.random.Generator) -> Array:
     """(permutations,) agreements when the second run's words change places within their bins."""
     in_order = np.argsort(bins, kind="stable")
-    places = np.empty(len(bins), np.int64)
+    partners = np.empty(len(bins), np.int64)
     agreements = np.empty(NUM_PERMUTATIONS)
     for draw in range(NUM_PERMUTATIONS):
-        places[in_order] = np.lexsort((generator.random(len(bins)), bins))
-        agreements[draw] = _agreement(first, second[places])
+        partners[in_order] = np.lexsort((generator.random(len(bins)), bins))
+        agreements[draw] = _agreement(first, second[partners])
     return agreements
 
 
@@ -418,7 +422,7 @@ def _find_all(
     num_draws: int,
     reference_epoch: float,
     is_centred: bool,
-) -> list[Changed]:
+) -> list[ChangedWords]:
     """What the words of each run lost between two epochs."""
     if num_draws < 2:
         raise ValueError(f"num_draws must be 2 or more, so that a draw can be compared with others; got {num_draws}")
@@ -434,6 +438,7 @@ def _find_all(
 
 
 def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> pd.DataFrame:
+    """What each word is, and its steps so far."""
     columns = describe_rows(trajectory, PARAMETER)
     columns["num_steps"] = count_exposure(trajectory, PARAMETER, last_step)["num_steps"]
     return pd.DataFrame({name: column[words] for name, column in columns.items()})

@@ -55,10 +55,9 @@ def random_directions(
     fixed = np.einsum("ij,ij->i", decay, decay)
     mean, deviation = np.sqrt(fixed), np.zeros(len(history))
     for i in np.flatnonzero(history.counts > 0):
-        moved = _movement_sizes(
-            steps, history.take(np.array([i])), hidden, num_coordinates, [*b"directions", seed, int(rows[i])]
-        )
-        second, fourth = np.mean(moved**2), np.mean(moved**4)
+        row_history = history.take(np.array([i]))
+        movements = _movement_sizes(steps, row_history, hidden, num_coordinates, [*b"directions", seed, int(rows[i])])
+        second, fourth = np.mean(movements**2), np.mean(movements**4)
         square = fixed[i] + hidden * second
         variance = hidden * (fourth - second**2) + 4 * fixed[i] * second
         of_simulation = hidden**2 * (fourth - second**2) / num_coordinates
@@ -76,17 +75,19 @@ def _movement_sizes(steps: AdamSteps, history: RowSteps, hidden: int, num_coordi
     At each exposure of the row a coordinate's gradient is Gaussian, its standard deviation the recorded norm, clipped,
     over √hidden.
     """
-    rng, exposed = np.random.default_rng(seed), history.steps
-    deviations = steps.sizes(history, hidden)[0, exposed]
-    first_step = int(exposed[0])  # nothing moves before: leaving those steps out saves a third of the work
-    later_steps, chunk_size = steps.since(first_step), max(1, CHUNK_VALUES // (history.num_steps - first_step))
+    rng = np.random.default_rng(seed)
+    deviations = steps.sizes(history, hidden)[0, history.steps]
+    first_step = int(history.steps[0])  # nothing moves before: leaving those steps out saves a third of the work
+    later_steps = steps.since(first_step)
+    exposed = history.steps - first_step
+    chunk_size = max(1, CHUNK_VALUES // later_steps.num_steps)
     chunks = []
     for num_done in range(0, num_coordinates, chunk_size):
-        drawn = rng.standard_normal((min(chunk_size, num_coordinates - num_done), len(exposed))) * deviations
-        sizes = np.zeros((len(drawn), later_steps.num_steps))
+        gradients = rng.standard_normal((min(chunk_size, num_coordinates - num_done), len(exposed))) * deviations
+        sizes = np.zeros((len(gradients), later_steps.num_steps))
         # How far a gradient moves depends on sizes alone (second moments square them); its sign gives the direction.
-        sizes[:, exposed - first_step] = np.abs(drawn)
-        chunks.append(np.copysign(gradient_weights(later_steps, sizes)[:, exposed - first_step], drawn).sum(axis=1))
+        sizes[:, exposed] = np.abs(gradients)
+        chunks.append(np.copysign(gradient_weights(later_steps, sizes)[:, exposed], gradients).sum(axis=1))
     return np.asarray(np.abs(np.concatenate(chunks)))
 
 
@@ -189,24 +190,24 @@ def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int) -> Array:
 
 
 def _groups(history: RowSteps) -> Iterator[NDArray[np.intp]]:
-    """Places of rows with about as many exposures (the most at most twice the fewest), in pieces of bounded size."""
-    octave = np.ceil(np.log2(np.maximum(history.counts, 0.5)))
-    size = int(np.clip(GROUP_VALUES // max(history.num_steps, 1), 1, GROUP_ROWS))
-    for value in np.unique(octave):
-        members = np.flatnonzero(octave == value)
-        yield from (members[start : start + size] for start in range(0, len(members), size))
+    """Indices of rows with about as many exposures (the most at most twice the fewest), in pieces of bounded size."""
+    octaves = np.ceil(np.log2(np.maximum(history.counts, 0.5)))
+    max_rows = int(np.clip(GROUP_VALUES // max(history.num_steps, 1), 1, GROUP_ROWS))
+    for octave in np.unique(octaves):
+        members = np.flatnonzero(octaves == octave)
+        yield from (members[start : start + max_rows] for start in range(0, len(members), max_rows))
 
 
 def _simulate(weights: NDArray[np.float32], decay: Array, num_replicates: int, seed: int) -> Array:
     """(n, replicates) ‖decay + Adam's movement‖ on random signs; weights (n, exposures), decay (n, hidden)."""
     null = np.empty((len(weights), num_replicates))
     for replicate in range(num_replicates):
-        moved = decay.copy()
+        movement = decay.copy()
         rng = np.random.default_rng([*b"signs", seed, replicate])
         for start in range(0, weights.shape[1], CHUNK_STEPS):
             chunk = weights[:, start : start + CHUNK_STEPS]
-            moved -= chunk @ _signs(rng, chunk.shape[1], decay.shape[1])
-        null[:, replicate] = lengths(moved)
+            movement -= chunk @ _signs(rng, chunk.shape[1], decay.shape[1])
+        null[:, replicate] = lengths(movement)
     return null
 
 
@@ -228,8 +229,9 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints |
         if chosen.min() < 0 or chosen.max() >= num_rows:
             raise ValueError(f"{parameter} has rows 0 to {num_rows - 1}; asked for {chosen.min()} to {chosen.max()}")
         return chosen
-    rng, members = np.random.default_rng([*b"rows", seed]), rows_by_stratum(trajectory, parameter).values()
-    return np.sort(np.concatenate([rng.permutation(some)[:SAMPLED_ROWS] for some in members]))
+    rng = np.random.default_rng([*b"rows", seed])
+    strata = rows_by_stratum(trajectory, parameter)
+    return np.sort(np.concatenate([rng.permutation(stratum_rows)[:SAMPLED_ROWS] for stratum_rows in strata.values()]))
 
 
 def _table(

@@ -64,7 +64,7 @@ class FormatFinder:
             self.fits = [name for name in self.fits if np.array_equal(FORMATS[name].round(values), values)]
 
     @property
-    def found(self) -> Format:
+    def format(self) -> Format:
         """fp32 unless enough values say otherwise."""
         is_half = bool(self.fits) and self._num_telling >= TELLING_VALUES
         return FORMATS[self.fits[0] if is_half else "fp32"]

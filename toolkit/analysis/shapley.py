@@ -26,6 +26,7 @@ def shapley_values(values: Array) -> Array:
 
 
 def count_players(values: Array) -> int:
+    """The players of a game with (2^n, ...) values; ValueError when their number is no power of two."""
     num_players = len(values).bit_length() - 1
     if len(values) != 2**num_players:
         raise ValueError(f"a game of n players has 2^n values, one per coalition; got an array of shape {values.shape}")

@@ -39,6 +39,7 @@ def entropy_rank(squared: Array) -> float:
 
 
 def variance_shares(squared: Array) -> Array:
+    """(r,) σ²/Σσ²; Refused where nothing is spread."""
     total = float(squared.sum())
     if not total > 0:
         raise Refused(NO_SPREAD)

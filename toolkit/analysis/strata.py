@@ -183,6 +183,7 @@ def _segments(num_rows: int) -> tuple[str, ...]:
 
 
 def _segment_strata(num_rows: int, steps: Steps | None) -> StratumNames:
+    """(rows,) strata of segment rows: each that was used is one of its own."""
     if steps is None:
         return np.full(num_rows, UNKNOWN, dtype=object)
     return np.where(steps > 0, _segments(num_rows), "unused segment").astype(object)

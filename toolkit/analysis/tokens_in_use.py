@@ -35,10 +35,12 @@ def label_groups(design: Design, num_rows: Mapping[str, int]) -> dict[str, Group
     first, second = design.tables[:2]
     labels = _components(design, num_rows[first], num_rows[second])
     tokens = np.bincount(labels[design.combinations[:, 0]], design.counts, labels.max() + 1)
-    rank = np.full(len(tokens), -1)
-    rank[np.argsort(-tokens, kind="stable")] = np.arange(len(tokens))
-    rank[tokens == 0] = -1
-    groups[first], groups[second] = rank[labels[: num_rows[first]]], rank[labels[num_rows[first] :]]
+    # The group of each component: by its number of tokens, the most first; -1 of one that no token uses.
+    group_of = np.full(len(tokens), -1)
+    group_of[np.argsort(-tokens, kind="stable")] = np.arange(len(tokens))
+    group_of[tokens == 0] = -1
+    groups[first] = group_of[labels[: num_rows[first]]]
+    groups[second] = group_of[labels[num_rows[first] :]]
     return groups
 
 
@@ -63,10 +65,11 @@ def count_null_directions(design: Design, num_rows: Mapping[str, int]) -> int:
     if len(design.tables) < 3:
         return count_offsets(groups)
     first, second, _ = design.tables
-    used_third, places = np.unique(design.combinations[:, 2], return_inverse=True)
-    potentials = _potentials(design, num_rows[first], num_rows[second], places.reshape(-1), len(used_third))
-    edge_ends = potentials[design.combinations[:, 0]], potentials[num_rows[first] + design.combinations[:, 1]]
-    equations = edge_ends[0] + edge_ends[1] + np.eye(len(used_third), dtype=np.int64)[places.reshape(-1)]
+    used_third, third_of = np.unique(design.combinations[:, 2], return_inverse=True)
+    potentials = _potentials(design, num_rows[first], num_rows[second], third_of, len(used_third))
+    of_first_rows = potentials[design.combinations[:, 0]]
+    of_second_rows = potentials[num_rows[first] + design.combinations[:, 1]]
+    equations = of_first_rows + of_second_rows + np.eye(len(used_third), dtype=np.int64)[third_of]
     num_groups = int(groups[first].max()) + 1
     return num_groups + len(used_third) - int(np.linalg.matrix_rank(np.unique(equations, axis=0)))
 
@@ -87,31 +90,34 @@ def _graph(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]], size
 
 
 def _potentials(
-    design: Design, num_first: int, num_second: int, places: GroupLabels, num_third: int
+    design: Design, num_first: int, num_second: int, third_of: GroupLabels, num_third: int
 ) -> NDArray[np.int64]:
-    """(first + second rows, third rows) integers X so that x_i + x_j + s_k = 0 along a spanning forest for x = X s."""
+    """(first + second rows, third rows) integers X so that x_i + x_j + s_k = 0 along a spanning forest for x = X s.
+
+    ``third_of``: (combinations,) which of the ``num_third`` rows of the third table each has.
+    """
     from scipy.sparse.csgraph import breadth_first_order
 
     root = num_first + num_second
     left, right = design.combinations[:, 0].astype(np.int64), num_first + design.combinations[:, 1].astype(np.int64)
     # One node more, joined to one node of each component, makes one tree of the forest.
-    starts = np.unique(_components(design, num_first, num_second), return_index=True)[1]
+    _, starts = np.unique(_components(design, num_first, num_second), return_index=True)
     graph = _graph(np.r_[left, np.full(len(starts), root)], np.r_[right, starts], root + 1)
-    order, before = breadth_first_order(graph, root, directed=False)
+    order, parents = breadth_first_order(graph, root, directed=False)
     edges, combination = np.unique(left * root + right, return_index=True)  # any combination may stand for its edge
     potentials = np.zeros((root + 1, num_third), np.int64)
     for node in order[1:].tolist():
-        if (parent := int(before[node])) != root:
+        if (parent := int(parents[node])) != root:
             edge = np.searchsorted(edges, min(node, parent) * root + max(node, parent))
             potentials[node] = -potentials[parent]
-            potentials[node, places[combination[edge]]] -= 1
+            potentials[node, third_of[combination[edge]]] -= 1
     return potentials[:root]
 
 
 PROJECTED = "the sums are projected before LayerNorm, and no snapshot holds the projection: Π is no gauge here"
 
 NO_NORM = "not applicable: no LayerNorm follows the embeddings of this model"
-APART = "not applicable: the tables differ in width, so that no sum of their rows is what LayerNorm reads"
+DIFFERENT_WIDTHS = "not applicable: the tables differ in width, so that no sum of their rows is what LayerNorm reads"
 
 FIRST_TOKENS = ("[CLS]", "<s>")
 """Special tokens that stand at the first position of every text, and nowhere else."""
@@ -124,7 +130,7 @@ class ReferenceCorpus:
     frequencies: Mapping[str, Array]
     """Table to (rows,) float64: share of the tokens that used each row; adds up to 1."""
     groups: Mapping[str, GroupLabels]
-    """Table to (rows,): see ``incidence.label_groups``; group 0 unless rows are inseparable."""
+    """Table to (rows,): see :func:`label_groups`; group 0 unless rows are inseparable."""
     design: Design | None
     frequency_source: str
     """``run's tokens`` or ``uniform``."""
@@ -146,10 +152,12 @@ class ReferenceCorpus:
         """Groups of one row of the first and one of the second table, without the main group."""
         if len(self.tables) == 1:
             return []
-        group_sizes = [np.bincount(self.groups[name] + 1, minlength=self.num_groups + 1) for name in self.tables[:2]]
-        pair_groups = [g for g in range(1, self.num_groups) if group_sizes[0][g + 1] == group_sizes[1][g + 1] == 1]
-        first, second = ([int(np.flatnonzero(self.groups[n] == g)[0]) for g in pair_groups] for n in self.tables[:2])
-        return list(zip(first, second, strict=True))
+        first_labels, second_labels = (self.groups[name] for name in self.tables[:2])
+        rows_of_groups = [
+            (np.flatnonzero(first_labels == group), np.flatnonzero(second_labels == group))
+            for group in range(1, self.num_groups)
+        ]
+        return [(int(first[0]), int(second[0])) for first, second in rows_of_groups if len(first) == len(second) == 1]
 
     @property
     def num_null_directions(self) -> int:
@@ -164,7 +172,11 @@ def why_no_gauge(trajectory: Trajectory) -> str:
     if trajectory.layer_norm_eps is None:
         return NO_NORM
     tensors = trajectory.snapshots[0].tensors
-    return APART if len({tensors[name].shape[-1] for name in trajectory.parameters if name in TABLES}) > 1 else ""
+    return (
+        DIFFERENT_WIDTHS
+        if len({tensors[name].shape[-1] for name in trajectory.parameters if name in TABLES}) > 1
+        else ""
+    )
 
 
 SEES_WORDS = (
@@ -204,12 +216,13 @@ def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
         notes.append("tables taken as independent: no design was recorded")
         if pair := _first_pair(trajectory, counts):
             notes.append("the first token and its position taken as inseparable, as the vocabulary tells")
-            for name, row in zip(tables, pair, strict=False):
-                groups[name][row] = 1
+            words, positions = tables[:2]
+            first_word, first_position = pair
+            groups[words][first_word] = groups[positions][first_position] = 1
             if not is_recorded:  # both rows of a pair are used by the same tokens
-                share, word_frequencies = frequencies[tables[1]][pair[1]], frequencies[tables[0]]
-                word_frequencies *= (1 - share) / (1 - word_frequencies[pair[0]])
-                word_frequencies[pair[0]] = share
+                share = frequencies[positions][first_position]
+                frequencies[words] *= (1 - share) / (1 - frequencies[words][first_word])
+                frequencies[words][first_word] = share
     source = "run's tokens" if is_recorded else "uniform"
     widths = {trajectory.snapshots[0].tensors[name].shape[-1] for name in trajectory.parameters}
     return ReferenceCorpus(frequencies, groups, design, source, "; ".join(notes), len(widths) > 1)
@@ -243,8 +256,8 @@ def draw_combinations(
         )
         for group in np.unique(group_of_token):
             shares = np.where(corpus.groups[name] == group, corpus.frequencies[name], 0)
-            places = np.flatnonzero(group_of_token == group)
-            column[places] = generator.choice(len(shares), len(places), p=shares / shares.sum())
+            tokens = np.flatnonzero(group_of_token == group)
+            column[tokens] = generator.choice(len(shares), len(tokens), p=shares / shares.sum())
         columns.append(column)
     rows, drawn = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
     return rows, drawn / max_combinations, f"tables drawn independently, {max_combinations:,} tokens with seed {seed}"
@@ -282,18 +295,20 @@ def _uniform(trajectory: Trajectory, table: str) -> Array:
 
 def _first_pair(trajectory: Trajectory, counts: Mapping[str, NDArray[np.int64] | None]) -> tuple[int, int] | None:
     """The rows of the first token and the first position, if the vocabulary names one and their counts agree."""
-    vocabulary, offset = trajectory.vocabulary, trajectory.position_offset
+    vocabulary, first_position = trajectory.vocabulary, trajectory.position_offset
     if vocabulary is None or tuple(counts)[:2] != TABLES[:2]:
         return None
     rows = [row for row in vocabulary.special_rows if vocabulary.tokens[row] in FIRST_TOKENS]
-    word_counts, position_counts = (counts[name] for name in TABLES[:2])
     if len(rows) != 1:
         return None
+    (first_word,) = rows
+    word_counts, position_counts = (counts[name] for name in TABLES[:2])
     if word_counts is not None and position_counts is not None:
-        is_alone = word_counts[rows[0]] == word_counts.sum()
-        if word_counts[rows[0]] == 0 or word_counts[rows[0]] != position_counts[offset] or is_alone:
+        num_tokens = word_counts[first_word]
+        is_alone = num_tokens == word_counts.sum()
+        if num_tokens == 0 or num_tokens != position_counts[first_position] or is_alone:
             return None
-    return rows[0], offset
+    return first_word, first_position
 
 
 UNKNOWN_DESIGN = "no design was recorded: not known"
@@ -322,5 +337,5 @@ def measure_design(source: Source) -> pd.DataFrame:
     values["rank_deficiency_crossed"] = len(corpus.tables) - 1
     values["num_inseparable_groups"] = corpus.num_groups - 1
     notes = {"num_inseparable_groups": corpus.note}
-    records = [(n, float(v), reasons.get(n, ""), notes.get(n, "")) for n, v in values.items()]
+    records = [(name, float(value), reasons.get(name, ""), notes.get(name, "")) for name, value in values.items()]
     return pd.DataFrame(records, columns=columns_of("measure_design"))

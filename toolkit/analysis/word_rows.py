@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import MEASURES
@@ -18,7 +19,7 @@ NUM_NAMED = 1000
 """Number of words, those that moved most, whose neighbours are listed."""
 NUM_UNSEEN = 1000
 """So many words that training never saw are kept."""
-MOST_EPOCHS = 8
+MAX_EPOCHS = 8
 """More epochs than these are thinned out evenly, the first and the last kept."""
 BLOCK_ROWS = 1024
 NO_DIRECTION = "undefined: the row is zero"
@@ -64,11 +65,7 @@ def measure_words(
     word_ids = list_words(first)
     unseen_rows = np.setdiff1d(word_ids, seen_rows)
     counts = _mean_exposure(trajectories)
-    blocks_of_runs = (iterate_blocks([own.snapshots[0], own.snapshots[-1]], PARAMETER) for own in trajectories)
-    counts["norm"] = sum(
-        np.concatenate([np.linalg.norm(after - before, axis=1) for _, (before, after) in blocks])
-        for blocks in blocks_of_runs
-    )
+    counts["norm"] = sum(map(_distances, trajectories))  # of which only the order counts
     kept_rows = seen_most(counts, seen_rows, len(seen_rows) if most_seen is None else most_seen)
     rows = np.union1d(kept_rows, evenly(unseen_rows, NUM_UNSEEN if num_unseen is None else num_unseen))
     table = _mean_drift(first, snapshots, rows, counts.iloc[rows]).assign(before="", after="")
@@ -81,6 +78,12 @@ def measure_words(
     return WordRows(table[list(COLUMNS)], len(seen_rows), len(unseen_rows), len(_epoch_ends(first)) - 1)
 
 
+def _distances(trajectory: Trajectory) -> NDArray[np.float64]:
+    """(rows,) how far each word row moved from the first snapshot to the last."""
+    blocks = iterate_blocks([trajectory.snapshots[0], trajectory.snapshots[-1]], PARAMETER)
+    return np.concatenate([np.linalg.norm(after - before, axis=1) for _, (before, after) in blocks])
+
+
 def evenly(rows: Ids, num: int) -> Ids:
     """At most ``num`` of the rows at even distances: vocabularies are in the order of frequency, or of the alphabet."""
     return rows[np.unique(np.linspace(0, len(rows) - 1, num).round().astype(int))] if num < len(rows) else rows
@@ -89,8 +92,9 @@ def evenly(rows: Ids, num: int) -> Ids:
 def seen_most(counts: pd.DataFrame, rows: Ids, num: int) -> Ids:
     """The rows seen in the most steps, by a table with num_steps and norm whose index is the row; where steps are not
     known, those that moved farthest."""
-    order = counts.loc[rows, "norm" if counts.loc[rows, "num_steps"].isna().any() else "num_steps"]
-    return np.sort(order.sort_values(ascending=False, kind="stable").index[:num].to_numpy())
+    column = "norm" if counts.loc[rows, "num_steps"].isna().any() else "num_steps"
+    ranked = counts.loc[rows, column].sort_values(ascending=False, kind="stable")
+    return np.sort(ranked.index[:num].to_numpy())
 
 
 def _reason_against(trajectories: Sequence[Trajectory]) -> str:
@@ -105,14 +109,16 @@ def _reason_against(trajectories: Sequence[Trajectory]) -> str:
 
 def _used_rows(trajectory: Trajectory) -> Ids:
     """The rows that training used, [PAD] apart; every word where that was not recorded."""
-    exposure, inferred = table_exposure(trajectory, PARAMETER), (trajectory.inferred or {}).get(PARAMETER)
-    if exposure is None and inferred is None:
+    exposure = table_exposure(trajectory, PARAMETER)
+    inferred = (trajectory.inferred or {}).get(PARAMETER)
+    if exposure is not None:
+        is_used = exposure.step_counts(len(word_table(trajectory.snapshots[-1]))) > 0
+    elif inferred is not None:
+        is_used = inferred == "exposed"
+    else:
         return list_words(trajectory)
-    used = (
-        inferred == "exposed" if exposure is None else exposure.step_counts(len(word_table(trajectory.snapshots[-1])))
-    )
-    pad = trajectory.vocabulary.pad_row if trajectory.vocabulary else None
-    return np.array([row for row in np.flatnonzero(used) if row != pad], np.int64)
+    pad_row = trajectory.vocabulary.pad_row if trajectory.vocabulary else None
+    return np.array([row for row in np.flatnonzero(is_used) if row != pad_row], np.int64)
 
 
 def _mean_exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
@@ -124,7 +130,8 @@ def _mean_exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
 
 def _epoch_ends(trajectory: Trajectory) -> list[Snapshot]:
     """The ends of the epochs, and the last snapshot."""
-    return [s for s in trajectory if s.is_epoch_end or s is trajectory.snapshots[-1]]
+    last = trajectory.snapshots[-1]
+    return [snapshot for snapshot in trajectory if snapshot.is_epoch_end or snapshot is last]
 
 
 def _common_snapshots(trajectories: Sequence[Trajectory]) -> list[list[Snapshot]]:
@@ -135,8 +142,8 @@ def _common_snapshots(trajectories: Sequence[Trajectory]) -> list[list[Snapshot]
     epochs = [epoch for epoch in snapshots_by_epoch[0] if all(epoch in by_epoch for by_epoch in snapshots_by_epoch)]
     if len(epochs) < 2:
         epochs, snapshots_by_epoch = list(snapshots_by_epoch[0]), snapshots_by_epoch[:1]
-    places = np.unique(np.linspace(0, len(epochs) - 1, min(MOST_EPOCHS, len(epochs))).round().astype(int))
-    return [[by_epoch[epochs[i]] for i in places] for by_epoch in snapshots_by_epoch]
+    kept = np.unique(np.linspace(0, len(epochs) - 1, min(MAX_EPOCHS, len(epochs))).round().astype(int))
+    return [[by_epoch[epochs[i]] for i in kept] for by_epoch in snapshots_by_epoch]
 
 
 def _mean_drift(
@@ -163,6 +170,7 @@ def _mean_drift(
 
 
 def _token(trajectory: Trajectory, row: int) -> str:
+    """The text of a word row; its number where it has none."""
     token = trajectory.vocabulary.tokens[row] if trajectory.vocabulary else ""
     return token or f"row {row}"
 

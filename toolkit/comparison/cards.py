@@ -22,14 +22,8 @@ from toolkit.comparison.conditions import (
 )
 from toolkit.comparison.drift_and_score import LEAST_TASKS
 from toolkit.comparison.evidence import FOLDER, JSONS, PREDICTIONS, Evidence, making, read_evidence
-from toolkit.comparison.intervals import (
-    Interval,
-    benjamini_hochberg,
-    defined_mean,
-    detectable_gap,
-    is_constant,
-    seeds_interval,
-)
+from toolkit.comparison.intervals import Interval, defined_mean, detectable_gap, is_constant, seeds_interval
+from toolkit.comparison.multiplicity import benjamini_hochberg
 from toolkit.comparison.report_data import ReportData, at_last_epoch
 from toolkit.comparison.shuffled_labels import (
     ADDED_ROWS,
@@ -63,12 +57,13 @@ FILES: Mapping[str, tuple[str, ...]] = {
 
 def _card(data: ReportData, kind: str, runs: Iterable[str], num_claims: int | None = None, **values: Any) -> Card:
     """A card of some ``kind`` on some runs, by the report's settings; its q, if it has one, is over ``num_claims``."""
-    q, names = values.get("q", NAN), (*JSONS, *FILES[kind])
+    q = values.get("q", NAN)
+    files = [f"{FOLDER}/{name}" for name in (*JSONS, *FILES[kind])]
     return Card(
         kind=kind,
         num_claims=None if math.isnan(q) else num_claims,
         is_discovery=None if math.isnan(q) else q < data.settings.alpha,
-        inputs=data.evidence.inputs([f"{FOLDER}/{name}" for name in names], runs),
+        inputs=data.evidence.inputs(files, runs),
         **values,
     )
 
@@ -85,13 +80,13 @@ LABEL_SOURCES = {
 
 def label_cards(data: ReportData) -> Iterable[Card]:
     """Per condition with a control, and embedding parameter: agreement of seeds first, then how far rows moved."""
-    num_claims, runs = int(data.labels["q"].notna().sum()), data.evidence.runs
-    for record in chosen_lines(data.labels).to_dict("records"):
-        is_of_record = (runs["group"] == record["group"]) & runs["condition"].isin(
-            [record["condition"], record["control"]]
-        )
+    num_claims = int(data.labels["q"].notna().sum())
+    runs = data.evidence.runs
+    for record in choose_controls(data.labels).to_dict("records"):
+        conditions = [record["condition"], record["control"]]
+        is_compared = (runs["group"] == record["group"]) & runs["condition"].isin(conditions)
         measure = MEASURES[str(record["measure"])]
-        yield _contrast_card(data, "labels", measure, record, runs.loc[is_of_record, "run"], num_claims)
+        yield _contrast_card(data, "labels", measure, record, runs.loc[is_compared, "run"], num_claims)
 
 
 def _contrast_card(
@@ -128,17 +123,16 @@ def _contrast_card(
     )
 
 
-def chosen_lines(table: pd.DataFrame) -> pd.DataFrame:
+def choose_controls(table: pd.DataFrame) -> pd.DataFrame:
     """The records that get a card: per condition, parameter and measure the one against its best control (CONTROLS)."""
-    parts = []
+    chosen = []
     for _, contrasts in table.groupby(["group", "condition", "parameter"], sort=False):
         for measure, permutations in CONTROLS.items():
-            measure_contrasts = contrasts[contrasts["measure"] == measure]
-            by_permutation = [
-                measure_contrasts[measure_contrasts["permutation"] == permutation] for permutation in permutations
-            ]
-            parts += [part.iloc[:1] for part in [part for part in by_permutation if len(part)][:1]]
-    return pd.concat(parts) if parts else table.iloc[:0]
+            of_measure = contrasts[contrasts["measure"] == measure]
+            # The permutation that can decide it comes first in CONTROLS; the sort keeps the order of equals.
+            ranks = of_measure["permutation"].map(permutations.index)
+            chosen.append(of_measure.loc[ranks.sort_values(kind="stable").index[:1]])
+    return pd.concat(chosen) if chosen else table
 
 
 def association_cards(data: ReportData) -> Iterable[Card]:
@@ -249,9 +243,9 @@ def score_cards(data: ReportData) -> Iterable[Card]:
     headlines = data.comparison[data.comparison["is_headline"].astype(bool)]
     num_claims = int(headlines["q"].notna().sum())
     for record in headlines.to_dict("records"):
-        members = [conditions[record["group"], record[side]] for side in ("first", "second")]
+        compared = [conditions[record["group"], record[side]] for side in ("first", "second")]
         claim = f"{record['first']} and {record['second']} score differently ({record['score']}) on {record['split']}"
-        yield _difference_card(record, "score", f"{claim}, {record['group']}", members, data, num_claims)
+        yield _difference_card(record, "score", f"{claim}, {record['group']}", compared, data, num_claims)
 
 
 def forbid_cards(data: ReportData) -> Iterable[Card]:
@@ -265,22 +259,20 @@ def forbid_cards(data: ReportData) -> Iterable[Card]:
         for pair in _forbidding_pairs(group):
             labels = [pair.first.label, pair.second.label]
             is_of_group = (headlines["group"] == group.title) & headlines["is_reported_split"].astype(bool)
-            known_q = headlines.loc[
-                is_of_group & headlines["first"].isin(labels) & headlines["second"].isin(labels), "q"
-            ]
+            is_of_pair = is_of_group & headlines["first"].isin(labels) & headlines["second"].isin(labels)
+            known_q = headlines.loc[is_of_pair, "q"]
             for record in data.lines_of(pair):
                 if not (record["is_headline"] and record["is_reported_split"]):
                     continue
                 record = {"difference_points": NAN, "p": NAN, "reason": ""} | record | {"group": group.title}
-                added = pd.DataFrame([record], columns=headlines.columns)
-                # A pair that was not to be compared gets the q that it would have had as one more of the family.
-                compared = (
-                    headlines if len(known_q) else pd.concat([headlines, added.dropna(axis="columns", how="all")])
-                )
-                family = judge_together(compared.reset_index(drop=True), data.settings.alpha)
-                q = float(known_q.iloc[0] if len(known_q) else family["q"].iloc[-1])
-                verdict_alone = Verdict(str(record["verdict"]), str(record["reason"]))
+                family = headlines
+                if known_q.empty:  # a pair that was not to be compared, as one more of the family
+                    line = pd.DataFrame([record], columns=headlines.columns)
+                    family = pd.concat([headlines, line.dropna(axis="columns", how="all")])
+                family = judge_together(family.reset_index(drop=True), data.settings.alpha)
+                q = float(family["q"].iloc[-1] if known_q.empty else known_q.iloc[0])
                 num_claims = int(family["p"].count())
+                verdict_alone = Verdict(str(record["verdict"]), str(record["reason"]))
                 judged = among(verdict_alone, q, num_claims, data.settings.alpha)
                 claim = (
                     f"With the embeddings free and forbidden to drift the scores differ ({record['score']}) on "
@@ -299,10 +291,10 @@ def _forbidding_pairs(group: Group) -> list[ConditionPair]:
         if run.regime == "embeddings" and is_plain:
             frozen.append(condition)
     pairs = [
-        ConditionPair(free, held)
-        for free in group.conditions
-        for held in frozen
-        if free.is_full and free.size == held.size
+        ConditionPair(free_condition, frozen_condition)
+        for free_condition in group.conditions
+        for frozen_condition in frozen
+        if free_condition.is_full and free_condition.size == frozen_condition.size
     ]
     num_differing = [len(differing_settings(pair.first, pair.second)) for pair in pairs]
     # Of several partners a condition is compared with those that differ from it in the fewest settings.
@@ -326,16 +318,12 @@ def _difference_card(
         value = record.get(name)
         return NAN if value is None else float(value)
 
-    settings, note, num_units = data.settings, str(record["note"]), record.get("num_units")
-    is_clustered = not pd.isna(num_units) and num_units < record["num_items"]
-    estimator = OVER_SEEDS if pd.isna(num_units) else CLUSTERED if is_clustered else TWO_WAY
-    source = (
-        SOURCES[estimator] if record["score"] == "accuracy" or pd.isna(num_units) else f"{LINEAR}{SOURCES[estimator]}"
-    )
-    verdict_fields = {"verdict": str(record["verdict"]), "reason": str(record["reason"])}
+    settings = data.settings
+    estimator, source = _estimator_of(record)
+    judged = Verdict(str(record["verdict"]), str(record["reason"]))
     if math.isnan(points("difference_points")):  # what is missing is not what cannot be known
-        reason = f"{NOT_COMPARED}: {note}" if record["verdict"] else verdict_fields["reason"]
-        verdict_fields = {"verdict": "not measurable here", "reason": reason}
+        reason = f"{NOT_COMPARED}: {record['note']}" if judged.name else judged.reason
+        judged = Verdict("not measurable here", reason)
     return _card(
         data,
         kind,
@@ -357,8 +345,17 @@ def _difference_card(
         detectable_gap=points("detectable_gap_points"),
         q=points("q"),
         source=source,
-        **verdict_fields,
+        **_verdict_fields(judged),
     )
+
+
+def _estimator_of(record: Mapping[str, Any]) -> tuple[str, str]:
+    """How the difference of one record of a comparison was estimated, and the formula; by its ``num_units``."""
+    num_units = record.get("num_units")
+    if pd.isna(num_units):
+        return OVER_SEEDS, SOURCES[OVER_SEEDS]
+    estimator = CLUSTERED if num_units < record["num_items"] else TWO_WAY
+    return estimator, SOURCES[estimator] if record["score"] == "accuracy" else f"{LINEAR}{SOURCES[estimator]}"
 
 
 NO_NOISE = "drift or its noise is undefined, as where all rows start at 0: there is no multiple of noise to judge"
@@ -401,19 +398,19 @@ def drift_cards(data: ReportData) -> Iterable[Card]:
             moved = drift[drift["run"].isin(condition.names) & drift["has_moved"].astype(bool)]
             for _, parameter_drift in moved.groupby("parameter", sort=False):
                 wide = over_seeds(parameter_drift["times_noise"].to_numpy(dtype=float), data.settings.level)
-                null = Null(SIGN_NOISE, NAN, NAN)
-                # Where a reason stands, noise is unknown, and so is its range.
-                if not any(parameter_drift["reason"]):
-                    null_ends = (
-                        parameter_drift[["null_low", "null_high"]].to_numpy(dtype=float)
-                        / _noise_by_run(parameter_drift)[:, None]
-                    )
-                    null = Null(SIGN_NOISE, float(null_ends[:, 0].min()), float(null_ends[:, 1].max()))
-                claims.append((group, condition, parameter_drift, wide, null))
+                claims.append((group, condition, parameter_drift, wide, _range_of_noise(parameter_drift)))
     q = benjamini_hochberg([p_beyond(wide, null) for *_, wide, null in claims])
     num_claims = int(np.isfinite(q).sum())
     for claim, claim_q in zip(claims, q, strict=True):
         yield _drift_card(data, *claim, float(claim_q), num_claims)
+
+
+def _range_of_noise(drift: pd.DataFrame) -> Null:
+    """The widest range over runs of drift under sign noise, as a multiple of each run's noise; NaN where unknown."""
+    if any(drift["reason"]):
+        return Null(SIGN_NOISE, NAN, NAN)
+    ends = drift[["null_low", "null_high"]].to_numpy(dtype=float) / _noise_by_run(drift)[:, None]
+    return Null(SIGN_NOISE, float(ends[:, 0].min()), float(ends[:, 1].max()))
 
 
 def _noise_by_run(drift: pd.DataFrame) -> NDArray[np.float64]:
@@ -437,20 +434,19 @@ def _drift_card(
     ``drift``: its record of each run; ``wide``: the interval over seeds at the report's level; ``null``: the range of
     noise.
     """
-    settings, parameter = data.settings, str(drift["parameter"].iloc[0])
+    settings = data.settings
+    parameter = str(drift["parameter"].iloc[0])
     times_noise = drift["times_noise"].to_numpy(dtype=float)
-    narrow, gap = over_seeds(times_noise, EQUIVALENCE_LEVEL), detectable_gap(wide, alpha=settings.alpha)
-    # A multiple of noise does not show learning: the card describes, and names the control that could show it.
-    reasons = zip(drift["reason_kind"], drift["reason"], strict=True)
-    refusals = [Verdict(str(kind), str(reason)) for kind, reason in reasons if kind]
-    if not refusals and np.isnan(times_noise).all():
-        refusals = [Verdict("not measurable here", NO_NOISE)]
-    num_seeds, refusal = int((~np.isnan(times_noise)).sum()), refusals[0] if refusals else None
+    narrow = over_seeds(times_noise, EQUIVALENCE_LEVEL)
+    gap = detectable_gap(wide, alpha=settings.alpha)
+    num_seeds = int((~np.isnan(times_noise)).sum())
+    refusal = _refusal_of(drift)
     judged = judge_drift(refusal, wide, narrow, null, gap, num_seeds, q, num_claims, settings.alpha)
     labels, seeds = (
         table[(table["group"] == group.title) & (table["condition"] == condition.label)]
         for table in (data.evidence.labels, data.evidence.seeds)
     )
+    # A multiple of noise does not show learning: the card describes, and names the control that could show it.
     is_description = judged.name in VERDICTS_ON_NOISE
     has_labels = condition.runs[0].setting("objective") != MLM
     if is_description:
@@ -481,6 +477,15 @@ def _drift_card(
         needs_control=is_description and has_labels and not len(labels),
         **_verdict_fields(judged),
     )
+
+
+def _refusal_of(drift: pd.DataFrame) -> Verdict | None:
+    """Why the drift of a parameter is not judged beside noise: the first run's reason that there is; else None."""
+    reasons = zip(drift["reason_kind"], drift["reason"], strict=True)
+    refusals = [Verdict(str(kind), str(reason)) for kind, reason in reasons if kind]
+    if drift["times_noise"].isna().all():
+        refusals.append(Verdict("not measurable here", NO_NOISE))
+    return refusals[0] if refusals else None
 
 
 def p_beyond(interval: Interval, null: Null, least: float = 1.0) -> float:
@@ -545,21 +550,20 @@ def judge_drift(
 def offset_cards(data: ReportData) -> Iterable[Card]:
     """One card per condition whose tables moved: the share of their squared drift explained by offsets between them."""
     gauge, level = data.evidence.gauge, data.settings.level
-    for group, condition in ((any_group, condition) for any_group in data.groups for condition in any_group.conditions):
+    conditions = [(group, condition) for group in data.groups for condition in group.conditions]
+    for group, condition in conditions:
         gauge_shares = gauge[gauge["run"].isin(condition.names)]
         if not len(gauge_shares):
             continue
-        share, place = (
-            over_seeds(gauge_shares["gauge_share"].to_numpy(dtype=float), level),
-            f"{condition.label}, {group.title}",
-        )
+        share = over_seeds(gauge_shares["gauge_share"].to_numpy(dtype=float), level)
         yield _card(
             data,
             "offset",
             condition.names,
             group=group.title,
             subject=(condition.label,),
-            claim=f"The offset that the tables share moved in one of them rather than another under {place}",
+            claim=f"The offset that the tables share moved in one of them rather than another under {condition.label}, "
+            f"{group.title}",
             estimator="gauge share: share of the tables' squared drift that offsets between them explain",
             unit="1",
             value=share.estimate,
@@ -572,7 +576,7 @@ def offset_cards(data: ReportData) -> Iterable[Card]:
         )
 
 
-STILL = 0.001
+STILL_SHARE = 0.001
 """Relative drift of a row up to which it counts as where it was: a thousandth of its length."""
 MOVING_ONLY = "that they moved does not show that they learned anything: "
 BESIDE_SHUFFLED = "whether real labels moved them further than shuffled ones stands beside it"
@@ -581,6 +585,7 @@ BIT_IDENTICAL = (
     "in each of these seeds every old row is as it was, bit for bit: its manifest has the same sha256 of them before "
     "and after training"
 )
+ROWS_THAT_STAY = Null("rows that stay")
 TOKEN_CLAIMS = {
     "new": "The rows of added tokens that training showed moved under {}",
     "old": "The row of the checkpoint that changed most moved under {}",
@@ -594,36 +599,27 @@ def token_cards(data: ReportData) -> Iterable[Card]:
     """
     if not len(strata := data.evidence.strata):
         return
-    claims: list[tuple[Group, Condition, str, NDArray[np.float64], Null, bool]] = []
-    contrasts: list[tuple[dict[str, Any], list[str]]] = []
     strata = at_last_epoch(strata[(strata["parameter"] == "word_embeddings") & (strata["measure"] == "relative")])
     is_new = (strata["stratum"] == ADDED) & (strata["statistic"] == "median")
     medians = dict(zip(strata.loc[is_new, "run"], strata.loc[is_new, "value"], strict=True))
+    claims: list[tuple[Group, Condition, str, NDArray[np.float64], Null, bool]] = []
+    contrasts: list[tuple[dict[str, Any], list[str]]] = []
     for group in map(of_largest_size, data.groups):
-        for condition in (
-            condition for condition in group.conditions if condition.runs[0].setting("add_tokens") is not None
-        ):
+        for condition in group.conditions:
+            if condition.runs[0].setting("add_tokens") is None:
+                continue
             # The last control has a permutation per seed, where there is one: how far rows move is held against that.
-            condition_strata, controls = strata[strata["run"].isin(condition.names)], controls_of(group, condition)[-1:]
-            unexposed_max = condition_strata.loc[
-                (condition_strata["stratum"] == ADDED_UNSEEN) & (condition_strata["statistic"] == "max"), "value"
-            ]
-            is_old_max = ~condition_strata["stratum"].isin([ADDED, ADDED_UNSEEN, ALL_ROWS, WHOLE]) & (
-                condition_strata["statistic"] == "max"
-            )
-            nulls = dict.fromkeys(TOKEN_CLAIMS, Null("rows that stay"))
-            if unexposed_max.notna().any():
-                nulls["new"] = Null("the farthest added row that no text showed", 0, float(unexposed_max.max()))
-            largest_old = condition_strata[is_old_max].groupby("run")["value"].max()
-            for kind, by_run in (("new", medians), ("old", largest_old)):
+            controls = controls_of(group, condition)[-1:]
+            largest_old, null_of_new = _maxima_of_rows(strata[strata["run"].isin(condition.names)])
+            for kind, by_run, null in (("new", medians, null_of_new), ("old", largest_old, ROWS_THAT_STAY)):
                 values = np.array([by_run.get(name, NAN) for name in condition.names])
-                claims.append((group, condition, kind, values, nulls[kind], bool(controls)))
+                claims.append((group, condition, kind, values, null, bool(controls)))
             for control in controls:
-                lead = {"group": group.title, "condition": condition.label, "control": control.label}
+                key = {"group": group.title, "condition": condition.label, "control": control.label}
                 record = contrast_medians(
                     condition, control, medians, level=data.settings.level, alpha=data.settings.alpha
                 )
-                contrasts.append((lead | record, [*condition.names, *control.names]))
+                contrasts.append((key | record, [*condition.names, *control.names]))
     p_values = [
         p_beyond(over_seeds(claim_values, data.settings.level), null, 0.0) for *_, claim_values, null, _ in claims
     ]
@@ -635,6 +631,21 @@ def token_cards(data: ReportData) -> Iterable[Card]:
         judged = judge(record | {"q": claim_q, "num_claims": num_claims})
         record |= {"q": claim_q, **_verdict_fields(judged)}
         yield _contrast_card(data, "tokens", ADDED_ROWS, record, names, num_claims)
+
+
+def _maxima_of_rows(strata: pd.DataFrame) -> tuple["pd.Series[float]", Null]:
+    """Run to how far its old row went that moved most, and the null of the exposed new ones.
+
+    ``strata``: relative drift of the words of one condition at the end. The null is the farthest new row that no text
+    showed.
+    """
+    maxima = strata[strata["statistic"] == "max"]
+    old_maxima = maxima[~maxima["stratum"].isin([ADDED, ADDED_UNSEEN, ALL_ROWS, WHOLE])]
+    unexposed_max = maxima.loc[maxima["stratum"] == ADDED_UNSEEN, "value"].max()
+    null = ROWS_THAT_STAY
+    if not math.isnan(unexposed_max):
+        null = Null("the farthest added row that no text showed", 0, float(unexposed_max))
+    return old_maxima.groupby("run")["value"].max(), null
 
 
 def _token_card(
@@ -649,16 +660,14 @@ def _token_card(
     num_claims: int,
 ) -> Card:
     """The card of how far one kind of rows, new or old, moved in a condition that added tokens."""
-    settings, defined = data.settings, values[~np.isnan(values)]
-    spans = [
-        Span(bounds.low, bounds.high, bounds.level)
-        for bounds in (over_seeds(values, level) for level in (settings.level, EQUIVALENCE_LEVEL))
-    ]
-    gap = detectable_gap(over_seeds(values, settings.level), alpha=settings.alpha)
+    settings = data.settings
+    defined = values[~np.isnan(values)]
+    interval, narrow_interval = over_seeds(values, settings.level), over_seeds(values, EQUIVALENCE_LEVEL)
+    gap = detectable_gap(interval, alpha=settings.alpha)
+    wide, narrow = (Span(bounds.low, bounds.high, bounds.level) for bounds in (interval, narrow_interval))
     # Rows that are still in every run have no spread, and whatever moves one would have been seen.
     if len(defined) > 1 and not defined.any():
-        spans, gap = [Span(0.0, 0.0, bounds.level) for bounds in spans], 0.0
-    wide, narrow = spans
+        wide, narrow, gap = Span(0.0, 0.0, settings.level), Span(0.0, 0.0, EQUIVALENCE_LEVEL), 0.0
     judged = verdict(
         num_seeds=len(defined),
         refusal=None if len(defined) else Verdict("not measurable here", "no text showed an added token"),
@@ -666,7 +675,7 @@ def _token_card(
         high=wide.high,
         low90=narrow.low,
         high90=narrow.high,
-        margin=STILL,
+        margin=STILL_SHARE,
         null_low=null.low,
         null_high=null.high,
         gap=gap,
@@ -677,12 +686,7 @@ def _token_card(
         unit="of its length",
         do_seeds_differ=not len(defined) or not is_constant(defined),
     )
-    is_held = all(
-        any(is_equal for name, is_equal in run.frozen.items() if name.endswith(f".{OLD_ROWS}"))
-        for run in condition.runs
-    )
-    is_proven = is_held or condition.is_proven_frozen("word_embeddings")
-    if kind == "old" and is_proven and len(defined) and not defined.any():
+    if kind == "old" and len(defined) and not defined.any() and _has_proof_of_old_rows(condition):
         judged = Verdict("equivalent", BIT_IDENTICAL)
     elif kind == "new" and judged.name == "supported":
         control_note = BESIDE_SHUFFLED if has_control else WITHOUT_SHUFFLED
@@ -703,14 +707,23 @@ def _token_card(
         value=defined_mean(values),
         interval=wide,
         equivalence=narrow,
-        margin=STILL,
+        margin=STILL_SHARE,
         null=null,
         num_seeds=len(values),
         detectable_gap=gap,
         q=q,
-        source=f"‖Δ‖/‖E⁰‖ of each row from epoch 0 to the last, ± t·s/√K over K seeds; {STILL:g} counts as still; ours",
+        source=f"‖Δ‖/‖E⁰‖ of each row from epoch 0 to the last, ± t·s/√K over K seeds; {STILL_SHARE:g} counts as "
+        "still; ours",
         **_verdict_fields(judged),
     )
+
+
+def _has_proof_of_old_rows(condition: Condition) -> bool:
+    """Whether hashes of every run prove that the rows that were there stayed as they were, alone or with all words."""
+    hashes_of_runs = [
+        [is_equal for name, is_equal in run.frozen.items() if name.endswith(f".{OLD_ROWS}")] for run in condition.runs
+    ]
+    return all(map(any, hashes_of_runs)) or condition.is_proven_frozen("word_embeddings")
 
 
 def over_seeds(values: NDArray[np.float64], level: float) -> Interval:

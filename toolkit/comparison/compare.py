@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from toolkit.analysis.measures import Array
 from toolkit.comparison.conditions import (
     NO_SEED,
     NO_SPLIT,
@@ -36,7 +36,6 @@ from toolkit.comparison.intervals import (
     HELD,
     ROUNDING,
     Interval,
-    benjamini_hochberg,
     detectable_gap,
     held_near_0,
     interval_of,
@@ -50,7 +49,7 @@ from toolkit.comparison.intervals import (
     two_way_interval,
     weigh_items,
 )
-from toolkit.comparison.multiplicity import moderated_p
+from toolkit.comparison.multiplicity import benjamini_hochberg, moderated_p
 from toolkit.comparison.runs import ENTITY_SCORES, counted_score, item_scores, last_score
 from toolkit.comparison.verdicts import Verdict, among, verdict
 from toolkit.schema import columns_of, with_columns
@@ -60,20 +59,19 @@ ONE_CLASS = "the split holds one class: an answer that never changes would be ri
 AT_CHANCE = "no run of either condition is above the majority class by more than chance"
 
 
-Array = NDArray[np.float64]
 POINTS = 100.0
 EQUIVALENCE_LEVEL = 0.90
 """Two one-sided tests at .05 are a 90 % interval."""
-NOT_FAILED = (
+NOT_FAILED_COLUMNS = (
     "num_seeds_not_failed",
     "difference_points_not_failed",
     "low_points_not_failed",
     "high_points_not_failed",
 )
 """What :func:`estimate_not_failed` gives: the difference over the pairs of runs of which neither failed."""
-SQUARES = ("ms_seed", "ms_item", "ms_residual")
+SQUARE_COLUMNS = ("ms_seed", "ms_item", "ms_residual")
 """Mean squares of the two-way table of a difference in points; NaN where there is no such table, or no spread in it."""
-OF_ANSWERS = ("f1", "macro_f1", "matthews")
+SCORES_OF_ANSWERS = ("f1", "macro_f1", "matthews")
 """Scores that are no mean over items, of answers each of which is right or wrong."""
 NO_MEAN = "no mean over items: the interval covers seeds, and items only as far as they vary with them"
 OTHER_ITEMS_PER_SEED = "each seed has its own items: the interval is over seeds"
@@ -185,25 +183,28 @@ def compare_groups(
 def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """The table of pairs that were judged alone, with q and the verdicts that hold among all of them.
 
-    q is over the records of headline scores and over those beside them, as two families. p of those with SQUARES is
-    worked out anew from all of one family and one score, whose seeds are taken to differ alike.
+    q is over the records of headline scores and over those beside them, as two families. p of those with SQUARE_COLUMNS
+    is worked out anew from all of one family and one score, whose seeds are taken to differ alike.
     """
     table = table.assign(p=table["p"].astype(float))
     # These p values rest on a seed variance that all differences of one score share; others stay as they are.
-    two_way = table[table[list(SQUARES)].notna().all(axis=1)]
+    two_way = table[table[list(SQUARE_COLUMNS)].notna().all(axis=1)]
     for _, family in two_way.groupby(["is_headline", "score"]):
-        squares = family[list(SQUARES)].to_numpy(float) / POINTS**2
-        means, sizes = (
-            family["difference_points"].to_numpy(float) / POINTS,
-            family[["num_seeds", "num_units"]].to_numpy(float),
-        )
-        table.loc[family.index, "p"] = moderated_p(means, squares, *sizes.T)
+        squares = family[list(SQUARE_COLUMNS)].to_numpy(float) / POINTS**2
+        differences = family["difference_points"].to_numpy(float) / POINTS
+        num_seeds, num_units = family[["num_seeds", "num_units"]].to_numpy(float).T
+        table.loc[family.index, "p"] = moderated_p(differences, squares, num_seeds, num_units)
     p = table["p"].groupby(table["is_headline"].astype(bool))
-    q, sizes = p.transform(lambda p_values: benjamini_hochberg(p_values.to_numpy())), p.transform("count")
-    verdicts_alone = zip(table["verdict"], table["reason"], q, sizes, strict=True)
-    judged = [among(Verdict(name, reason), value_q, int(size), alpha) for name, reason, value_q, size in verdicts_alone]
-    names, reasons = ([getattr(new_verdict, part) for new_verdict in judged] for part in ("name", "reason"))
-    return table.assign(q=q, verdict=names, reason=reasons)
+    q = p.transform(lambda p_values: benjamini_hochberg(p_values.to_numpy()))
+    family_sizes = p.transform("count")  # without those that have no p
+    verdicts_alone = map(Verdict, table["verdict"], table["reason"])
+    judged = [
+        among(alone, claim_q, int(num_claims), alpha)
+        for alone, claim_q, num_claims in zip(verdicts_alone, q, family_sizes, strict=True)
+    ]
+    return table.assign(
+        q=q, verdict=[verdict.name for verdict in judged], reason=[verdict.reason for verdict in judged]
+    )
 
 
 def compare_pair(pair: ConditionPair, settings: Settings) -> Lines:
@@ -211,46 +212,43 @@ def compare_pair(pair: ConditionPair, settings: Settings) -> Lines:
 
     Each is judged alone, without a q: that needs all pairs.
     """
-    conditions, run = (pair.first, pair.second), pair.first.runs[0]
+    conditions = (pair.first, pair.second)
+    run = pair.first.runs[0]
     if not any(any_run.splits for condition in conditions for any_run in condition.runs):
         return []  # nobody scored any of them
-    lead: dict[str, Any] = {
+    key: dict[str, Any] = {
         "model": run.model,
         "task": run.task,
+        "first": pair.first.label,
+        "second": pair.second.label,
         "num_seeds": len(pair.runs),
         "size": pair.first.size,
         "num_train_examples": pair.first.num_train_examples,
     }
-    for name, condition in zip(("first", "second"), conditions, strict=True):
-        lead[name] = condition.label
     has_accuracy = not run.is_regression and (not run.is_recorded or "accuracy" in run.headlines)
     scores = [run.score, *(["accuracy"] if has_accuracy and run.score != "accuracy" else [])]
     if not pair.splits:
-        lead |= {"split": run.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
-        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.runs else NO_SEED, "verdict": "", "note": ""}]
+        key |= {"split": run.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
+        return [key | {"num_items": 0, "reason": NO_SPLIT if pair.runs else NO_SEED, "verdict": "", "note": ""}]
     failed_conditions = [condition for condition in conditions if condition.num_failed == len(condition.runs)]
     has_collapsed = len(failed_conditions) == len(conditions)
-    # What to know of a verdict on conditions that learned nothing.
-    note = (
-        "" if has_collapsed else "; ".join(f"every run of {condition.label} failed" for condition in failed_conditions)
-    )
+    # What to know of a verdict on conditions that learned nothing; where both failed, that is what refuses it.
+    notes = [] if has_collapsed else [f"every run of {condition.label} failed" for condition in failed_conditions]
     if not has_collapsed and all(condition.num_at_chance == len(condition.runs) for condition in conditions):
-        note = AT_CHANCE
+        notes = [AT_CHANCE]
+    any_run, _ = pair.runs[0]
     records = []
     for split in pair.splits:
-        refusal = ONE_CLASS if pair.runs[0][0].holds_one_class(split) else ""
-        refusal = COLLAPSED if has_collapsed else refusal
+        one_class = ONE_CLASS if any_run.holds_one_class(split) else ""
+        refusal = COLLAPSED if has_collapsed else one_class
         split_facts = {"split": split, "is_reported_split": split == run.reported_split}
-        split_facts["num_items"] = pair.runs[0][0].num_items(split)
+        split_facts["num_items"] = any_run.num_items(split)
         for score in scores:
-            record = (
-                lead | split_facts | {"is_headline": score == run.score} | _compare_score(pair, split, score, settings)
-            )
+            record = _compare_score(pair, split, score, settings) | {"is_headline": score == run.score}
             if refusal and record["verdict"]:  # the numbers stay; what was not compared says so already
                 record |= {"verdict": "not measurable here", "reason": refusal}
-            records.append(
-                record | {name: "; ".join(filter(None, (record[name], note))) for name in ("note", "reason")}
-            )
+            record |= {name: "; ".join(filter(None, (record[name], *notes))) for name in ("note", "reason")}
+            records.append(key | split_facts | record)
     return records
 
 
@@ -264,16 +262,14 @@ def _compare_score(pair: ConditionPair, split: str, score: str, settings: Settin
     values = pair.unit_scores(split, score)
     if values is not None and score == "accuracy":
         recorded = counted = values.mean(axis=2)
-    is_known, is_counted = (~np.isnan(scores).any(axis=0) for scores in (recorded, counted))
+    is_known = ~np.isnan(recorded).any(axis=0)
+    is_counted = ~np.isnan(counted).any(axis=0)
     differences = counted[0] - counted[1]
     if values is not None and is_counted.any():
         item_differences = values[0] - values[1]
         # Equal answers throughout bound an accuracy, and no other score, by the number of items.
-        differences = (
-            item_differences
-            if score == "accuracy" or not is_constant(item_differences[is_counted], 1.0)
-            else differences
-        )
+        if score == "accuracy" or not is_constant(item_differences[is_counted], 1.0):
+            differences = item_differences
     if differences.ndim == 1:
         record |= estimate_from_seeds(differences, settings, "" if values is not None else _why_over_seeds(pair, split))
     else:
@@ -286,12 +282,14 @@ def _compare_score(pair: ConditionPair, split: str, score: str, settings: Settin
         note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
         record["note"] = "; ".join(filter(None, (record["note"], note)))
     record["note"] = "; ".join(filter(None, (record["note"], "" if pair.has_seeds else NO_SEEDS)))
-    defined = counted[:, ~np.isnan(counted).any(axis=0)]  # the seeds in which both are defined
-    first, second = defined.mean(axis=1).tolist() if defined.shape[1] else (np.nan, np.nan)
-    record |= {"num_seeds": defined.shape[1], "first_mean": first, "second_mean": second}
+    first_scores, second_scores = counted[:, is_counted]  # of the seeds in which both are defined
+    first_mean, second_mean = (
+        (float(first_scores.mean()), float(second_scores.mean())) if is_counted.any() else (np.nan, np.nan)
+    )
+    record |= {"num_seeds": len(first_scores), "first_mean": first_mean, "second_mean": second_mean}
     if num_constant or pair.is_failed.any():
         return record | estimate_not_failed(differences[is_known & ~pair.is_failed], settings, score == "accuracy")
-    return record | {name: record.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
+    return record | {name: record.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED_COLUMNS}
 
 
 def _items_beneath(pair: ConditionPair, split: str, score: str, differences: Array) -> tuple[Array, ...]:
@@ -299,9 +297,10 @@ def _items_beneath(pair: ConditionPair, split: str, score: str, differences: Arr
 
     Of a word alone no entity is right or wrong: of entities they are those of sentences, right where every word is.
     """
-    has_right = score in ("accuracy", *OF_ANSWERS, *ENTITY_SCORES)
+    has_right = score in ("accuracy", *SCORES_OF_ANSWERS, *ENTITY_SCORES)
     right = pair.unit_scores(split, "accuracy", in_clusters=False) if has_right else None
-    items = right if score == "accuracy" or right is None else pair.unit_scores(split, score, in_clusters=False)
+    needs_influence = right is not None and score != "accuracy"
+    items = pair.unit_scores(split, score, in_clusters=False) if needs_influence else right
     if right is None or items is None:
         return ()
     if not (pair.runs[0][0].is_token_task and score in ENTITY_SCORES):
@@ -340,9 +339,9 @@ def _records_of_seeds(pair: ConditionPair) -> Lines:
     """
     records = []
     for first, second in pair.runs:
-        lead = {"model": first.model, "task": first.task, "seed": first.seed, "score": first.score}
+        key = {"model": first.model, "task": first.task, "seed": first.seed, "score": first.score}
         for split in (split for split in first.splits if split in second.splits):
-            record = lead | {"split": split, "num_items": first.num_items(split), "reason": ""}
+            record = key | {"split": split, "num_items": first.num_items(split), "reason": ""}
             if not have_same_items(first, second, split):
                 records.append(record | {"reason": OTHER_ITEMS})
                 continue
@@ -356,8 +355,8 @@ def _records_of_seeds(pair: ConditionPair) -> Lines:
             # Words of a sentence are no independent items.
             if has_items and not (first.is_regression or first.is_token_task):
                 ids = first.answers[split].index
-                is_right: Any = [item_scores(run, split, "accuracy", ids) for run in (first, second)]
-                differences = is_right[0] - is_right[1]
+                right: Any = [item_scores(run, split, "accuracy", ids) for run in (first, second)]
+                differences = np.subtract(*right)
                 num_only_first, num_only_second = (int((sign * differences > 0).sum()) for sign in (1, -1))
                 record |= {"num_only_first_right": num_only_first, "num_only_second_right": num_only_second}
                 clusters = clusters_of((first, second), split)
@@ -366,12 +365,9 @@ def _records_of_seeds(pair: ConditionPair) -> Lines:
                 record |= {"mcnemar_p": mcnemar(*(int((sign * differences > 0).sum()) for sign in (1, -1)))}
             records.append(record)
     for condition, other_condition in ((pair.first, pair.second), (pair.second, pair.first)):
-        missing_run = (
-            f"run of this seed under {other_condition.label}"
-            if pair.has_seeds
-            else f"run of {other_condition.label} is left"
-        )
-        missing: dict[str, Any] = {"split": "", "reason": f"no {missing_run}"}
+        of_seed = f"run of this seed under {other_condition.label}"
+        of_order = f"run of {other_condition.label} is left"
+        missing: dict[str, Any] = {"split": "", "reason": f"no {of_seed if pair.has_seeds else of_order}"}
         for run in (run for run in condition.runs if all(run not in paired for paired in pair.runs)):
             records.append({"model": run.model, "task": run.task, "seed": run.seed} | missing)
     return sorted(records, key=lambda record: (record["seed"] is None, record["seed"] or 0))
@@ -397,25 +393,29 @@ def estimate_from_items(
     items) differences beneath, of single items, and ``right``: those of their accuracy. Of both equivalence has its
     exact bound (:func:`toolkit.comparison.intervals.weigh_items`).
     """
-    all_differences, differences = differences, differences[~np.isnan(differences).any(axis=1)]
+    all_differences = differences
+    is_known = ~np.isnan(all_differences).any(axis=1)
+    differences = all_differences[is_known]
     # Sums over a cluster of what cancels there are 0 but for rounding.
     wide, narrow = (two_way_interval(differences, level, size=1.0) for level in (settings.level, EQUIVALENCE_LEVEL))
     if items is not None and wide.variance > 0:
-        is_known, right = ~np.isnan(all_differences).any(axis=1), items if right is None else right
+        right = items if right is None else right
         wide, narrow = (
             weigh_items(interval, items[is_known], right[is_known] != 0, differences.shape[1])
             for interval in (wide, narrow)
         )
     # The bound moves every end a little: what is worth a word is that it decided.
-    by_t, by_bound = (
-        max(-own.low, own.high) < settings.margin_points / POINTS for own in (narrow, held_near_0(narrow))
+    is_equivalent_by_t, is_equivalent = (
+        max(-interval.low, interval.high) < settings.margin_points / POINTS
+        for interval in (narrow, held_near_0(narrow))
     )
-    is_held = by_t and not by_bound
+    is_held = is_equivalent_by_t and not is_equivalent
     note = "; ".join(filter(None, (wide.note, HELD * is_held, _note_on_undefined(differences, all_differences))))
     record = _judged_record(wide, narrow, differences.mean(axis=1), settings) | {"note": note}
     if min(differences.shape) < 2 or not wide.variance > 0:
         return record
-    return record | {name: POINTS**2 * square for name, square in zip(SQUARES, mean_squares(differences), strict=True)}
+    squares = zip(SQUARE_COLUMNS, mean_squares(differences), strict=True)
+    return record | {name: POINTS**2 * square for name, square in squares}
 
 
 def _note_on_undefined(defined: Array, differences: Array) -> str:
@@ -447,7 +447,7 @@ def estimate_from_seeds(differences: Array, settings: Settings, note: str = NO_M
 
 
 def estimate_not_failed(differences: Array, settings: Settings, is_accuracy: bool = True) -> dict[str, Any]:
-    """The columns NOT_FAILED from (pairs, items) or (pairs,) differences of pairs of runs of which neither failed.
+    """NOT_FAILED_COLUMNS from (pairs, items) or (pairs,) differences of pairs of runs of which neither failed.
 
     NaN is left out; with fewer than two pairs all but their number is NaN. Equal answers throughout bound an accuracy
     by the number of items, and no other score.
@@ -456,20 +456,20 @@ def estimate_not_failed(differences: Array, settings: Settings, is_accuracy: boo
         differences = differences.reshape(len(differences), -1)[:, 0]
     defined = differences[~np.isnan(differences)] if differences.ndim == 1 else differences
     if len(defined) < 2:
-        return dict.fromkeys(NOT_FAILED, np.nan) | {NOT_FAILED[0]: len(defined)}
+        return dict.fromkeys(NOT_FAILED_COLUMNS, np.nan) | {NOT_FAILED_COLUMNS[0]: len(defined)}
     interval = interval_of(defined, settings.level)
     values = (len(defined), POINTS * interval.estimate, POINTS * interval.low, POINTS * interval.high)
-    return dict(zip(NOT_FAILED, values, strict=True))
+    return dict(zip(NOT_FAILED_COLUMNS, values, strict=True))
 
 
 def _judged_record(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) -> dict[str, Any]:
     """A record with its verdict, judged alone, from the intervals at both levels and the (seeds,) differences."""
-    num_seeds, narrow = len(by_seed), held_near_0(narrow)
+    num_seeds = len(by_seed)
     by_seed = np.where(np.abs(by_seed) <= ROUNDING, 0.0, by_seed)
-    low, high, low90, high90, gap = (
-        POINTS * value
-        for value in (wide.low, wide.high, narrow.low, narrow.high, detectable_gap(wide, alpha=settings.alpha))
-    )
+    narrow = held_near_0(narrow)
+    low, high = POINTS * wide.low, POINTS * wide.high
+    low90, high90 = POINTS * narrow.low, POINTS * narrow.high
+    gap = POINTS * detectable_gap(wide, alpha=settings.alpha)
     judged = verdict(
         num_seeds=num_seeds,
         low=low,
@@ -494,4 +494,4 @@ def _judged_record(wide: Interval, narrow: Interval, by_seed: Array, settings: S
         "detectable_gap_points": gap,
         "verdict": judged.name,
         "reason": judged.reason,
-    } | dict.fromkeys(SQUARES, np.nan)
+    } | dict.fromkeys(SQUARE_COLUMNS, np.nan)

@@ -44,7 +44,7 @@ SPOKEN = {
 Labels = Mapping[str, str]
 """Name of a run directory to the label of its condition."""
 
-_SIZE = "max_train_examples"
+_SIZE_SETTING = "max_train_examples"
 LOOP, PROVEN = "training_loop", "frozen"
 """Settings of runs of another loop: which one, and what is proven frozen."""
 
@@ -275,13 +275,14 @@ def _conditions(members: list[ReportedRun]) -> tuple[Condition, ...]:
     sizes = {_size_asked(run) for run in members}
     conditions = []
     for key in keys:
+        _, name_of_condition, condition_settings = key
         # A setting is named in the label only where conditions of the same name differ in it.
-        label_parts = [key[1]]
-        namesakes = [dict(values) for _, name_of_condition, values in keys if name_of_condition == key[1]]
-        comparable = [candidate for candidate in namesakes if (LOOP in candidate) == (LOOP in dict(key[2]))]
-        for name, value in key[2]:
+        label_parts = [name_of_condition]
+        namesakes = [dict(values) for _, name, values in keys if name == name_of_condition]
+        comparable = [candidate for candidate in namesakes if (LOOP in candidate) == (LOOP in dict(condition_settings))]
+        for name, value in condition_settings:
             compared = [dict(values) for *_, values in keys] if name == LOOP else comparable
-            if name != _SIZE and value is not None and any(candidate.get(name) != value for candidate in compared):
+            if name != _SIZE_SETTING and value is not None and any(other.get(name) != value for other in compared):
                 spelled = name.replace("_", " ")
                 label_parts.append(f"{spelled} {value}" if not isinstance(value, bool) else spelled if value else "")
         conditions.append(_condition(", ".join(filter(None, label_parts)), runs_by_key[key], has_size=len(sizes) > 1))
@@ -331,7 +332,7 @@ def _condition(base: str, members: list[ReportedRun], *, has_size: bool) -> Cond
 
 def _size_asked(run: ReportedRun) -> int | None:
     """The number of training examples that a run was asked for; None for all of them, and where it is not known."""
-    size: int | None = run.setting(_SIZE)
+    size: int | None = run.setting(_SIZE_SETTING)
     return size
 
 
@@ -370,7 +371,7 @@ def _sort_key(regime: str, values: Mapping[str, Any]) -> tuple[object, ...]:
     rank = {"none": 1 if values.get("head_epochs") else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
     ranked = []
     for name, value in values.items():
-        if name != _SIZE:
+        if name != _SIZE_SETTING:
             is_number = isinstance(value, int | float)
             ranked.append((name, not is_number, float(value) if is_number else 0.0, "" if is_number else str(value)))
     return (
@@ -379,7 +380,7 @@ def _sort_key(regime: str, values: Mapping[str, Any]) -> tuple[object, ...]:
         rank,
         regime,
         ranked,
-        values.get(_SIZE) or math.inf,
+        values.get(_SIZE_SETTING) or math.inf,
     )
 
 
@@ -388,37 +389,36 @@ def without_numbers() -> set[str]:
     return {field.name for field in fields(RunConfig)} - {*fields_that(affect="numbers")}
 
 
-def settings(item: ReportedRun) -> dict[str, object]:
+def settings(run: ReportedRun) -> dict[str, object]:
     """Every field that makes two runs of one model, task and regime different, except the seed.
 
     A test file is its split's name and the start of its sha256, where that is known; that a split is out of
     distribution changes no number. Of a run of another loop: its condition, what is proven frozen, and the arguments
     that it is known to have had.
     """
-    if item.is_recorded:
-        arguments = {name: value for name, value in item.recorded["arguments"].items() if value is not None}
+    if run.is_recorded:
+        arguments = {name: value for name, value in run.recorded["arguments"].items() if value is not None}
         simple = {name: value if isinstance(value, int | float) else str(value) for name, value in arguments.items()}
-        loop = {LOOP: item.recorded.get("recorded_by") or "another loop", PROVEN: item.regime}
-        return {**loop, **simple} if item.condition else {LOOP: loop[LOOP], **simple}
+        loop = {LOOP: run.recorded.get("recorded_by") or "another loop", PROVEN: run.regime}
+        return {**loop, **simple} if run.condition else {LOOP: loop[LOOP], **simple}
     # Where things go sets no runs apart; data and model are the group's, the regime stands beside these settings.
     left_out = (*fields_that(affect="place", say=("data", "model")), "freeze", "seed", "ood_file")
-    values = {k: v for k, v in asdict(item.config).items() if k not in left_out}
+    values = {name: value for name, value in asdict(run.config).items() if name not in left_out}
     test_files = []
-    for entry in (*item.config.test_file, *item.config.ood_file):
-        name, sha256 = entry.partition("=")[0], item.data_sha256.get(entry.partition("=")[0])
-        test_files.append(f"{name} {sha256[:8]}" if sha256 else entry)
-    tokens_sha256 = item.part("added_tokens").get("sha256")
-    tokens = (
-        f"{Path(item.config.add_tokens).name} {tokens_sha256[:8]}"
-        if item.config.add_tokens and tokens_sha256
-        else "none"
-    )
+    for entry in (*run.config.test_file, *run.config.ood_file):
+        split, _, _ = entry.partition("=")
+        sha256 = run.data_sha256.get(split)
+        test_files.append(f"{split} {sha256[:8]}" if sha256 else entry)
+    tokens_sha256 = run.part("added_tokens").get("sha256")
+    tokens = "none"
+    if run.config.add_tokens and tokens_sha256:
+        tokens = f"{Path(run.config.add_tokens).name} {tokens_sha256[:8]}"
     return values | {"test_file": ", ".join(sorted(test_files)) or "none", "add_tokens": tokens}
 
 
 def _differing_names(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
     """The settings in which two runs of one kind differ, the number of training examples apart."""
-    return [name for name in {**first, **second} if name != _SIZE and first.get(name) != second.get(name)]
+    return [name for name in {**first, **second} if name != _SIZE_SETTING and first.get(name) != second.get(name)]
 
 
 def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:
@@ -454,16 +454,18 @@ def differing_settings(first: Condition, second: Condition) -> list[str]:
             else _differing_names(first_settings, second_settings)
         )
         return [name for name in names if name != PROVEN]
-    idle = set[str]()
+    without_effect = set[str]()
     for condition in (first, second):
         frozen = {name for name in EMBEDDING_PARAMETERS if condition.is_proven_frozen(name)}
-        idle |= {"learning_rate", "layer_decay"} if condition.is_feature_extraction else set()
-        idle |= {"train_rows"} if "word_embeddings" in frozen else set()
-        idle |= {"embedding_learning_rate"} if frozen and frozen >= {*condition.runs[0].parameters} else set()
-    idle |= {"lora", "lora_rank", "lora_alpha"} if first.runs[0].regime != second.runs[0].regime else set()
+        without_effect |= {"learning_rate", "layer_decay"} if condition.is_feature_extraction else set()
+        without_effect |= {"train_rows"} if "word_embeddings" in frozen else set()
+        without_effect |= {"embedding_learning_rate"} if frozen and frozen >= {*condition.runs[0].parameters} else set()
+    without_effect |= {"lora", "lora_rank", "lora_alpha"} if first.runs[0].regime != second.runs[0].regime else set()
     # Early stopping is a way to train a head alone: beside another regime it goes without saying.
-    idle |= {"head_training"} if first.is_feature_extraction != second.is_feature_extraction else set()
-    names = [field.name for field in fields(RunConfig) if field.name in first_settings and field.name not in idle]
+    without_effect |= {"head_training"} if first.is_feature_extraction != second.is_feature_extraction else set()
+    names = [
+        field.name for field in fields(RunConfig) if field.name in first_settings and field.name not in without_effect
+    ]
     return [name for name in names if first_settings[name] != second_settings[name]]
 
 
@@ -547,15 +549,13 @@ class ConditionPair:
         ):
             return None
         ids = reference.answers[split].index
-        scores_of_sides = [[item_scores(runs[side], split, score, ids) for runs in self.runs] for side in (0, 1)]
-        if any(values is None for side in scores_of_sides for values in side):
+        first_scores = [item_scores(run, split, score, ids) for run, _ in self.runs]
+        second_scores = [item_scores(run, split, score, ids) for _, run in self.runs]
+        if any(values is None for values in (*first_scores, *second_scores)):
             return None
-        clusters = clusters_of([run for runs in self.runs for run in runs], split)
-        return (
-            np.array(scores_of_sides)
-            if clusters is None or not in_clusters
-            else by_cluster(np.array(scores_of_sides), clusters.reindex(ids))
-        )
+        scores = np.array([first_scores, second_scores], np.float64)
+        clusters = clusters_of([run for runs in self.runs for run in runs], split) if in_clusters else None
+        return scores if clusters is None else by_cluster(scores, clusters.reindex(ids))
 
     def scores(
         self, split: str, score: str, read: Callable[[ReportedRun, str, str], float] = counted_score
@@ -602,10 +602,9 @@ def pair_conditions(group: Group, pairs: Pairs | None = None) -> list[ConditionP
         if first_condition.size == second_condition.size
     ]
     if pairs is None:
-        with_full = [pair for pair in same_size_pairs if pair.first.is_full != pair.second.is_full]
-        return [
-            pair if pair.first.is_full else ConditionPair(pair.second, pair.first) for pair in with_full
-        ] or same_size_pairs
+        with_one_full = [pair for pair in same_size_pairs if pair.first.is_full != pair.second.is_full]
+        full_first = [pair if pair.first.is_full else ConditionPair(pair.second, pair.first) for pair in with_one_full]
+        return full_first or same_size_pairs
     both_ways = [*same_size_pairs, *(ConditionPair(pair.second, pair.first) for pair in same_size_pairs)]
     return [
         pair

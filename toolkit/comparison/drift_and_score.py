@@ -20,7 +20,7 @@ from toolkit.comparison.conditions import (
     have_same_items,
     led_by,
 )
-from toolkit.comparison.intervals import benjamini_hochberg
+from toolkit.comparison.multiplicity import benjamini_hochberg
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun, counted_score, last_score
 from toolkit.comparison.summaries import check_table
@@ -62,15 +62,11 @@ def join_groups(
     """:func:`join_drift` of groups that are arranged already, with `measure_beyond_noise` of their runs, led by the
     run's name."""
     moved = drift.assign(times_noise=drift["times_noise"].where(drift["reason"] == ""))
-    scores = pd.DataFrame(
-        [
-            record
-            for group in groups
-            for condition in group.conditions
-            for record in _score_records(group, condition, lines_of)
-        ]
-    )
-    table = scores.merge(moved, on="run", validate="one_to_many")
+    records = []
+    for group in groups:
+        for condition in group.conditions:
+            records += _score_records(group, condition, lines_of)
+    table = pd.DataFrame(records).merge(moved, on="run", validate="one_to_many")
     frozen = {run.name: run.frozen for group in groups for run in group.runs}
     is_frozen = [name in frozen[run] for run, name in zip(table["run"], table["parameter"], strict=True)]
     return table.assign(is_frozen=is_frozen)[columns_of("join_drift")]
@@ -119,7 +115,8 @@ def _frozen_partner(group: Group, condition: Condition) -> tuple[Condition | Non
     lora = first_run.setting("lora")
     # Frozen embeddings beside adapters: the same adapters, but none on a table.
     other_adapters = None if lora is None else tuple(name for name in lora if name not in TABLES)
-    regime = "embeddings" if other_adapters is None else LORA if other_adapters else "backbone"
+    lora_regime = LORA if other_adapters else "backbone"
+    regime = "embeddings" if other_adapters is None else lora_regime
     candidates = [
         candidate
         for candidate in group.conditions
@@ -157,11 +154,11 @@ task decides it."""
 NUM_PERMUTATIONS = 99_999
 """Permutations of the test; all of them up to eight tasks (8! = 40,320)."""
 
-TOLD_APART = "supported"
+FOUND_GAIN = "supported"
 """The verdict on a gain whose interval excludes 0 and that may be above the margin."""
 
-NEEDED = ("group", "model", "base", "size", "run", "learning_rate", "epoch", "parameter", "is_frozen")
-VALUES = ("times_noise", "gain_points", "gain_verdict")
+KEY_COLUMNS = ("group", "model", "base", "size", "run", "learning_rate", "epoch", "parameter", "is_frozen")
+VALUE_COLUMNS = ("times_noise", "gain_points", "gain_verdict")
 
 
 @with_columns
@@ -178,7 +175,7 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     different learning rates; and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains
     that are noise are noise. The association is between tasks and says nothing of cause. ValueError for another table.
     """
-    check_table(joined, (*NEEDED, *VALUES), "join_drift")
+    check_table(joined, (*KEY_COLUMNS, *VALUE_COLUMNS), "join_drift")
     records = [
         {"model": model, "base": base, "parameter": parameter} | _association_record(points, seed)
         for (model, base, parameter), points in _points_by_parameter(joined)
@@ -194,17 +191,20 @@ def _points_by_parameter(joined: pd.DataFrame) -> Iterator[tuple[tuple[str, str,
     table = joined[~joined["is_frozen"].astype(bool)]
     # Epochs, snapshots and smaller sizes of a run are no points of their own: they are not independent.
     table = table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
-    sizes = pd.to_numeric(table["size"]).astype(float).fillna(np.inf)
+    sizes = pd.to_numeric(table["size"]).astype(float).fillna(np.inf)  # NaN: all training examples
     table = table[sizes == sizes.groupby([table[name] for name in ("group", "base")]).transform("max")]
     table = table.drop_duplicates(["run", "parameter"], keep="last")
-    keys, usable = ["model", "base", "parameter"], table.dropna(subset=["times_noise", "gain_points"])
-    tasks = usable.groupby([*keys, "group"], sort=False)
-    means = tasks[["times_noise", "gain_points"]].mean()
-    first_values = tasks[["learning_rate", "gain_verdict"]].first().rename(columns={"gain_verdict": "verdict"})
-    means = means.assign(num_runs=tasks.size(), **first_values)
+    keys = ["model", "base", "parameter"]
+    usable = table.dropna(subset=["times_noise", "gain_points"])
+    runs_of_tasks = usable.groupby([*keys, "group"], sort=False)
+    # A run's rate and verdict are those of its condition, the same for all of its seeds.
+    means = runs_of_tasks[["times_noise", "gain_points"]].mean()
+    means["num_runs"] = runs_of_tasks.size()
+    means[["learning_rate", "verdict"]] = runs_of_tasks[["learning_rate", "gain_verdict"]].first()
     points = {key: means_of_key.droplevel(keys) for key, means_of_key in means.groupby(level=keys, sort=False)}
+    no_points = means.iloc[:0].droplevel(keys)
     for key in table[keys].drop_duplicates().itertuples(index=False, name=None):
-        yield key, points.get(key, means.iloc[:0].droplevel(keys))
+        yield key, points.get(key, no_points)
 
 
 def _association_record(points: pd.DataFrame, seed: int) -> dict[str, Any]:
@@ -216,15 +216,14 @@ def _association_record(points: pd.DataFrame, seed: int) -> dict[str, Any]:
     if points["learning_rate"].nunique() > 1:
         rates = ", ".join(f"{rate:g}" for rate in sorted(set(points["learning_rate"])))
         return record | {"reason": f"refused: tasks were trained at different learning rates ({rates})"}
-    if not (points["verdict"] == TOLD_APART).any():
+    if not (points["verdict"] == FOUND_GAIN).any():
         counts = ", ".join(f"{count} {name}" for name, count in points["verdict"].value_counts().items())
         fault = f"no gain is distinguishable from 0 ({counts})"
         if (points["verdict"] == "equivalent").all():
             fault = "every gain is within the margin (equivalent to 0)"
         return record | {"reason": f"refused: {fault}, so that there is nothing to predict"}
-    ranks = (points[name].rank().to_numpy(dtype=float) for name in ("times_noise", "gain_points"))
-    # Centred ranks: permuting them changes neither their mean nor their norm.
-    drift, gain = (rank_values - rank_values.mean() for rank_values in ranks)
+    ranks = points[["times_noise", "gain_points"]].rank().to_numpy(dtype=float)
+    drift, gain = (ranks - ranks.mean(axis=0)).T
     if not (drift.any() and gain.any()):
         return record | {"reason": "undefined: drift or gain is the same in all tasks"}
     return record | _spearman(drift, gain, seed) | {"reason": ""}

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+from toolkit.analysis.measures import Array
+
 Influence = tuple[float, Array]
 """A score, and (items,) the influence of each item on it."""
 
@@ -51,20 +52,23 @@ def _spearman(labels: Array, predictions: Array) -> Influence:
     The second part is Σ_j ∂T/∂F(x_j) · (H(x_i, x_j) - F(x_j)) on each side, F(x_j) the mean of H(x_i, x_j) over i, H 1
     where x_i < x_j, 1/2 where they are equal, else 0.
     """
-    places = [np.unique(values, return_inverse=True)[1] for values in (labels, predictions)]
-    ranks = np.array([_weight_below(place, np.ones(len(place))) for place in places]) / len(labels)
+    # The number of each item's value among the distinct ones, ascending.
+    orders = [np.unique(values, return_inverse=True)[1] for values in (labels, predictions)]
+    ranks = np.array([_weight_below(order, np.ones(len(order))) for order in orders]) / len(labels)
     value, influence = _correlation(*ranks[:, :, None])
-    x, y = centred = ranks - ranks.mean(axis=1, keepdims=True)
-    for place, own_ranks, other_ranks in zip(places, centred, (y, x), strict=True) if influence.any() else ():
-        slopes = other_ranks / np.sqrt((x @ x) * (y @ y)) - value * own_ranks / (own_ranks @ own_ranks)
-        influence = influence - _weight_below(place, slopes)
+    if not influence.any():
+        return value, influence
+    x, y = ranks - ranks.mean(axis=1, keepdims=True)
+    for order, side_ranks, other_ranks in zip(orders, (x, y), (y, x), strict=True):
+        slopes = other_ranks / np.sqrt((x @ x) * (y @ y)) - value * side_ranks / (side_ranks @ side_ranks)
+        influence = influence - _weight_below(order, slopes)
     return value, influence - influence.mean()
 
 
-def _weight_below(place: NDArray[np.intp], weights: Array) -> Array:
-    """(items,) the weights of all items below each, by ``place``, and half of those of its equals."""
-    sums = np.bincount(place, weights)
-    return np.asarray((np.cumsum(sums) - sums / 2)[place])
+def _weight_below(order: NDArray[np.intp], weights: Array) -> Array:
+    """(items,) the weights of all items below each, by ``order``, and half of those of its equals."""
+    sums = np.bincount(order, weights)
+    return np.asarray((np.cumsum(sums) - sums / 2)[order])
 
 
 def _r2(labels: Array, predictions: Array) -> Influence:
@@ -114,7 +118,8 @@ def influence_of_entities(
     counts = np.array(
         [(len(a & b), len(b), len(a), (len(a) + len(b)) / 2) for a, b in zip(true, predicted, strict=True)]
     )
-    bottom = ("", "precision", "recall", "f1").index(score)
-    value, influence = _ratio(counts[:, :1], counts[:, [bottom]])
+    # Column 0 is right entities, the others what each score divides them by.
+    denominator = ("", "precision", "recall", "f1").index(score)
+    value, influence = _ratio(counts[:, :1], counts[:, [denominator]])
     sizes = np.diff([0, *starts, len(sentences)])
     return value, np.repeat(influence / sizes * sizes.mean(), sizes)

@@ -1,4 +1,4 @@
-"""Intervals over seeds and items, tests of paired differences, what both could have found, and their multiplicity.
+"""Intervals over seeds and items, tests of paired differences, and what both could have found.
 
 All results are in the unit of the differences: a share for right-or-wrong scores (callers make points of it).
 
@@ -125,9 +125,9 @@ def count_effective(table: NDArray[np.float64], interval: Interval, num_units: i
     all seeds (ours): a few differences that happen to lie on different items do not show that seeds err independently,
     and with none at all there are as many as units.
     """
-    unsure = t_quantile(0.95, table.shape[1] - 1) / t_quantile(0.95, interval.df)
+    ratio_of_quantiles = t_quantile(0.95, table.shape[1] - 1) / t_quantile(0.95, interval.df)
     with_one_more = (table.var() + weight**2 / num_units) / (interval.variance + weight**2 / num_units**2)
-    return float(min(table.var() / interval.variance * unsure**2, with_one_more))
+    return float(min(table.var() / interval.variance * ratio_of_quantiles**2, with_one_more))
 
 
 def weigh_items(
@@ -182,7 +182,8 @@ def by_cluster(values: ArrayLike, clusters: ArrayLike) -> NDArray[np.float64]:
     _, cluster_of, sizes = np.unique(np.asarray(clusters), return_inverse=True, return_counts=True)
     if len(sizes) == items.shape[-1]:
         return items
-    mean, order = items.mean(axis=-1, keepdims=True), np.argsort(cluster_of, kind="stable")
+    mean = items.mean(axis=-1, keepdims=True)
+    order = np.argsort(cluster_of, kind="stable")
     sums = np.add.reduceat((items - mean)[..., order], np.cumsum(sizes) - sizes, axis=-1)
     return np.asarray(mean + len(sizes) / items.shape[-1] * sums)
 
@@ -357,11 +358,9 @@ def held_near_0(interval: Interval) -> Interval:
     share, num_items = abs(interval.estimate) / interval.item_weight, interval.num_effective
     if math.isnan(num_items):
         return interval
-    end = (
-        float(betaincinv(share * num_items + 1, (1 - share) * num_items, (1 + interval.level) / 2))
-        if share < 1
-        else 1.0
-    )
+    end = 1.0
+    if share < 1:
+        end = float(betaincinv(share * num_items + 1, (1 - share) * num_items, (1 + interval.level) / 2))
     if not math.isnan(interval.discordance):
         # To be ``end - share`` from a discordance q, the likeliest is (q + √(q² + 4·end·(end - share)))/2: the two
         # small shares of items that one condition alone has right, apart by ``end``, as Poisson counts have them (ours,
@@ -425,21 +424,6 @@ def smallest_p(num_seeds: int, *, num_draws: int = NUM_DRAWS) -> float:
     return 2.0 ** (1 - num_seeds) if 2**num_seeds <= num_draws else 1 / (1 + num_draws)
 
 
-def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
-    """q values of Benjamini & Hochberg 1995, float64 in the shape of ``p``.
-
-    A NaN p is no test: it stays NaN and does not count in the size of the family.
-    """
-    from scipy.stats import false_discovery_control
-
-    values = np.asarray(p, dtype=np.float64)
-    tested = ~np.isnan(values)
-    result = np.full(values.shape, np.nan)
-    if tested.any():
-        result[tested] = false_discovery_control(values[tested], method="bh")
-    return result
-
-
 def p_value(interval: Interval) -> float:
     """Two-sided p of the t test that the interval inverts: 2·P(T > |D̄|/√V), T with df degrees of freedom.
 
@@ -460,15 +444,19 @@ STATISTICS = ("mean", "sd", "median", "min", "max")
 
 def statistics(values: Iterable[float]) -> dict[str, float]:
     """STATISTICS of the values that are not NaN; all NaN without any, and sd NaN for one."""
-    defined = np.array([value for value in values if value == value], dtype=float)
+    defined = np.array([value for value in values if not np.isnan(value)], dtype=float)
     if not len(defined):
         return dict.fromkeys(STATISTICS, np.nan)
-    sd = float(defined.std(ddof=1)) if len(defined) > 1 else np.nan
-    middle = {"mean": float(defined.mean()), "sd": sd, "median": float(np.median(defined))}
-    return middle | {"min": float(defined.min()), "max": float(defined.max())}
+    return {
+        "mean": float(defined.mean()),
+        "sd": float(defined.std(ddof=1)) if len(defined) > 1 else np.nan,
+        "median": float(np.median(defined)),
+        "min": float(defined.min()),
+        "max": float(defined.max()),
+    }
 
 
 def defined_mean(values: Iterable[float]) -> float:
     """The mean of the values that are not NaN; NaN of nothing."""
-    defined = [value for value in values if value == value]
+    defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else np.nan

@@ -76,10 +76,7 @@ def measure(
         "level": level,
         "alpha": alpha,
     } | ({} if score is None else {"score": score})
-    page = {name: (words or {}).get(name) for name in ("title", "question", "expected", "sources", "command")}
-    page["sources"] = dict(page["sources"] or {})
-    page["left_out"] = list((words or {}).get("left_out", ()))
-    page["tuning"] = None if tuning is None else {str(name): _plain_values(tuning[name]) for name in tuning}
+    page = _page_values(words or {}, tuning)
     facts = describe_runs(members)
 
     drift = led(counted(members, "measuring drift"), drift_of)
@@ -101,6 +98,15 @@ def measure(
     return Evidence(settings, facts, **{name: settled(table) for name, table in tables.items()}, page=page)
 
 
+def _page_values(words: Mapping[str, Any], tuning: pd.DataFrame | None) -> dict[str, Any]:
+    """What no card rests on, as page.json has it: ``words`` and ``tuning`` of :func:`measure`."""
+    page = {name: words.get(name) for name in ("title", "question", "expected", "sources", "command")}
+    page["sources"] = dict(page["sources"] or {})
+    page["left_out"] = list(words.get("left_out", ()))
+    page["tuning"] = None if tuning is None else {str(name): _plain_values(tuning[name]) for name in tuning}
+    return page
+
+
 def _plain_values(column: pd.Series) -> list[Any]:
     """The values of a column as JSON can hold them: None for each that is missing."""
     return [None if value != value or value is pd.NA else value for value in column.tolist()]
@@ -120,6 +126,7 @@ def led(runs: Iterable[ReportedRun], make: Callable[[ReportedRun], pd.DataFrame]
 
 
 def _led_by_run(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
+    """A table of one run with the run's name as its first column."""
     led_table = table.drop(columns="run", errors="ignore")
     led_table.insert(0, "run", run.name)
     return led_table
@@ -206,7 +213,8 @@ def exposure_of(run: ReportedRun, words: pd.DataFrame) -> pd.DataFrame:
     exposed, unexposed = words.loc[steps > 0, "norm"], words.loc[steps == 0, "norm"]
     is_known = not steps.isna().all()
     log = run.run.optimizer_log if (words["norm"] > 0).any() else None
-    log = log if log is not None and log.is_replayable else None  # what another optimizer's decay did is not known
+    if log is not None and not log.is_replayable:
+        log = None  # what another optimizer's decay did is not known
     record = {
         "is_recorded": is_known,
         "num_exposed": len(exposed),
@@ -243,10 +251,10 @@ def words_of_conditions(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataF
     counts, tables = [], []
     for title, condition in counted(conditions, "measuring words"):
         measured = measure_condition_words(condition, share)
-        lead = {"group": title, "condition": condition.label}
+        key = {"group": title, "condition": condition.label}
         numbers = {"num_seen": measured.num_seen, "num_unseen": measured.num_unseen, "num_epochs": measured.num_epochs}
-        counts.append(lead | numbers | {"reason": measured.reason})
-        tables.append(measured.table.assign(**lead))
+        counts.append(key | numbers | {"reason": measured.reason})
+        tables.append(measured.table.assign(**key))
     names = ["group", "condition", "num_seen", "num_unseen", "num_epochs", "reason"]
     return pd.DataFrame(counts, columns=names), together(tables)
 
@@ -269,15 +277,17 @@ def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
     """The answers of every run, led by run, model, task, condition and seed."""
     parts = [
         run.predictions.assign(**run.lead() | {"condition": condition.label})
-        for condition in (condition for group in groups for condition in group.conditions)
+        for group in groups
+        for condition in group.conditions
         for run in condition.runs
     ]
     parts = [part for part in parts if len(part)] or parts[:1]
     if len({str(part["id"].dtype) for part in parts}) > 1:  # tasks number their items, or name them
         parts = [part.assign(id=part["id"].astype(str)) for part in parts]
     table = pd.concat(parts, ignore_index=True)
-    names = ["run", "model", "task", "condition", "split"]
-    return table[[*names[:4], "seed", *answer_columns(table)]].astype(dict.fromkeys(names, str))
+    run_columns = ["run", "model", "task", "condition"]
+    answers = table[[*run_columns, "seed", *answer_columns(table)]]
+    return answers.astype(dict.fromkeys([*run_columns, "split"], str))
 
 
 def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -285,7 +295,7 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
     records = []
     for group in groups:
         for condition in group.conditions:
-            lead: dict[str, Any] = {
+            key: dict[str, Any] = {
                 "group": group.title,
                 "condition": condition.label,
                 "base": condition.base,
@@ -299,7 +309,7 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
                     "last_epoch": run.last_epoch,
                     "manifest_sha256": facts[run.name]["manifest_sha256"],
                 }
-                records.append({"run": run.name, **lead, "seed": run.seed, **run_facts})
+                records.append({"run": run.name, **key, "seed": run.seed, **run_facts})
     return pd.DataFrame(records)
 
 

@@ -1,4 +1,6 @@
-"""p values of many paired differences at once, whose seed variance is learned from all of them: what q is made of.
+"""q of many claims (:func:`benjamini_hochberg`), and the p values of many paired differences that it is made of.
+
+These p values share what all of the differences say of seeds (:func:`moderated_p`).
 
 With three seeds a claim alone hardly knows how much seeds differ: where they happen to agree, Satterthwaite's degrees
 of freedom are large and its p far too small, and of 30 true nulls one is "supported" in far more than 5 % of reports;
@@ -11,7 +13,7 @@ shape: it is weights on a grid. `experiments/benchmarks/levels.py` prints level 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-LEAST_SD, MOST_SD, NUM_SDS = 0.0005, 1.0, 40
+LEAST_SD, GREATEST_SD, NUM_SDS = 0.0005, 1.0, 40
 """The standard deviations between seeds that a difference may have, evenly by their logarithm: shares of the score, .05
 to 100 points, and further where seeds were further apart."""
 PSEUDO_CLAIMS = 3.0
@@ -53,14 +55,14 @@ def moderated_p(
     """
     from scipy.special import stdtr
 
-    gaps, parts = np.abs(np.asarray(estimates, np.float64)), np.asarray(squares, np.float64)
+    gaps = np.abs(np.asarray(estimates, np.float64))
     if not gaps.size:
         return gaps
-    between, item, residual = (parts[..., [i]] for i in range(3))
+    between, item, residual = (np.asarray(squares, np.float64)[..., [i]] for i in range(3))
     items = np.broadcast_to(np.asarray(num_items, np.float64), gaps.shape)[..., None]
     seeds = np.broadcast_to(np.asarray(num_seeds, np.float64), gaps.shape)[..., None]
     furthest = 3 * float(np.sqrt((between / items).max()))
-    sds = np.geomspace(LEAST_SD, max(MOST_SD, furthest), NUM_SDS)
+    sds = np.geomspace(LEAST_SD, max(GREATEST_SD, furthest), NUM_SDS)
     expected = items * sds**2 + residual
     log_likelihoods = -(seeds - 1) / 2 * (np.log(expected) + between / expected)
     likelihood = np.exp(log_likelihoods - log_likelihoods.max(axis=-1, keepdims=True))
@@ -77,3 +79,18 @@ def moderated_p(
     standard_errors = np.sqrt((expected + np.maximum(item - residual, 0)) / (seeds * items))
     p_values: NDArray[np.float64] = (posterior * 2 * stdtr(items - 1, -gaps[..., None] / standard_errors)).sum(axis=-1)
     return np.minimum(p_values, 1.0)
+
+
+def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
+    """q values of Benjamini & Hochberg 1995, float64 in the shape of ``p``.
+
+    A NaN p is no test: it stays NaN and does not count in the size of the family.
+    """
+    from scipy.stats import false_discovery_control
+
+    values = np.asarray(p, dtype=np.float64)
+    tested = ~np.isnan(values)
+    result = np.full(values.shape, np.nan)
+    if tested.any():
+        result[tested] = false_discovery_control(values[tested], method="bh")
+    return result

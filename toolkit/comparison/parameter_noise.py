@@ -75,10 +75,9 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     try:
         log_or_refusal: OptimizerLog | dict[str, str] = resolve_log(source, log)
     except ValueError as error:
-        run, log_or_refusal = run_of(source), _refusal_fields(error)  # evidence names no folder of anybody's machine
-        log_or_refusal["reason"] = (
-            log_or_refusal["reason"] if run is None else log_or_refusal["reason"].replace(str(run.path), run.path.name)
-        )
+        log_or_refusal = _refusal_fields(error)
+        if (run := run_of(source)) is not None:  # evidence names no folder of anybody's machine
+            log_or_refusal["reason"] = log_or_refusal["reason"].replace(str(run.path), run.path.name)
     records = [_record_of_parameter(trajectory, name, log_or_refusal) for name in trajectory.parameters]
     return pd.DataFrame(records, columns=columns_of("measure_beyond_noise"))
 
@@ -190,25 +189,23 @@ def distance_of_seeds(first: Run, second: Run, parameter: str) -> float:
     Over the rows that both showed. NaN where they did not start from the same values, or exposure was not recorded.
     """
     first_trajectory, second_trajectory = first.trajectory, second.trajectory
-    exposed = [exposed_rows(trajectory, parameter) for trajectory in (first_trajectory, second_trajectory)]
-    if (
-        exposed[0] is None
-        or exposed[1] is None
-        or count_rows(first_trajectory, parameter) != count_rows(second_trajectory, parameter)
-    ):
-        return math.nan
-    common_rows = np.intersect1d(exposed[0], exposed[1])
-    starts, ends = (
-        [
-            _row_values(trajectory.snapshots[place], parameter, common_rows)
-            for trajectory in (first_trajectory, second_trajectory)
-        ]
-        for place in (0, -1)
+    first_rows, second_rows = (
+        exposed_rows(trajectory, parameter) for trajectory in (first_trajectory, second_trajectory)
     )
-    if not np.array_equal(starts[0], starts[1]) or (parameter in TABLES and len(common_rows) < 2):
+    has_other_rows = count_rows(first_trajectory, parameter) != count_rows(second_trajectory, parameter)
+    if first_rows is None or second_rows is None or has_other_rows:
         return math.nan
-    change = ends[1] - ends[0]
-    return _relative_size(change - change.mean(axis=0) if parameter in TABLES else change, starts[0])
+    rows = np.intersect1d(first_rows, second_rows)
+    start, other_start = (
+        _row_values(trajectory.snapshots[0], parameter, rows) for trajectory in (first_trajectory, second_trajectory)
+    )
+    end, other_end = (
+        _row_values(trajectory.snapshots[-1], parameter, rows) for trajectory in (first_trajectory, second_trajectory)
+    )
+    if not np.array_equal(start, other_start) or (parameter in TABLES and len(rows) < 2):
+        return math.nan
+    change = other_end - end
+    return _relative_size(change - change.mean(axis=0) if parameter in TABLES else change, start)
 
 
 def _null_range(
@@ -220,11 +217,14 @@ def _null_range(
     """
     hidden, num_rows = before.shape[1], len(before)
     decay = before * (_shrinkage(before, log, parameter, steps.num_steps) - 1)
-    share_left = 1.0
+    share_left = 1.0  # of the noise, without the offset that the rows share
     if parameter in TABLES:
-        decay, share_left = decay - decay.mean(axis=0), 1 - 1 / num_rows
-    noise, decay_squares = expected_squares(steps, history, hidden), np.einsum("ij,ij->i", decay, decay)
-    square, size = share_left * float(noise.sum()) + float(decay_squares.sum()), float(np.vdot(before, before))
+        decay -= decay.mean(axis=0)
+        share_left = 1 - 1 / num_rows
+    noise = expected_squares(steps, history, hidden)
+    decay_squares = np.einsum("ij,ij->i", decay, decay)
+    square = share_left * float(noise.sum()) + float(decay_squares.sum())
+    size = float(np.vdot(before, before))
     spread = NORMAL_QUANTILE * math.sqrt(float((2 * noise**2 + 4 * decay_squares * noise).sum()) / hidden)
     squares = {"null": square, "null_low": max(square - spread, 0.0), "null_high": square + spread}
     return {name: math.sqrt(value / size) if size > 0 else math.nan for name, value in squares.items()}

@@ -335,7 +335,7 @@ class ReportedRun:
             return None
         num_right, num_majority, _ = self.counts_of_right(split)
         is_level: bool | None = num_right <= num_majority
-        if num_majority != num_majority:
+        if np.isnan(num_majority):
             is_level = None if num_right <= self.answers[split]["label"].value_counts().max() else False
         return True if self.answers[split]["prediction"].nunique() == 1 else is_level
 
@@ -355,7 +355,7 @@ class ReportedRun:
         clusters = self.clusters(self.reported_split)
         num_units = num_items if clusters is None else clusters.nunique()
         is_level = least_share(num_right * num_units // num_items, num_units) <= num_majority / num_items
-        return is_level or bool(self.is_failed) if num_majority == num_majority else None
+        return None if np.isnan(num_majority) else is_level or bool(self.is_failed)
 
     def majority_rate(self, split: str) -> float:
         """The accuracy on a split of always giving the most frequent label of train, the first of several.
@@ -518,8 +518,9 @@ def counted_score(run: ReportedRun, split: str, score: str | None = None) -> flo
     the correlation of Matthews is 0 there by the same convention. NaN stays where the labels are all equal too, and
     where the score is absent for another reason.
     """
-    value, name, answers = last_score(run, split, score), score or run.score, run.answers.get(split)
-    if not np.isnan(value) or name not in CORRELATIONS or answers is None:
+    value = last_score(run, split, score)
+    answers = run.answers.get(split)
+    if not np.isnan(value) or (score or run.score) not in CORRELATIONS or answers is None:
         return value
     return 0.0 if answers["prediction"].nunique() <= 1 < answers["label"].nunique() else value
 
@@ -546,9 +547,8 @@ def item_scores(run: ReportedRun, split: str, score: str, ids: pd.Index) -> NDAr
         score_and_influence = SCORES_OF_ITEMS[score](
             *(split_answers[side].to_numpy(dtype=float) for side in ("label", "prediction"))
         )
+    if score_and_influence is None:
+        return None
     # Another loop may mean something else by the same name: what the answers do not give is not used.
-    return (
-        value + score_and_influence[1]
-        if score_and_influence and np.isclose(score_and_influence[0], value, rtol=0, atol=SAME_SCORE)
-        else None
-    )
+    recomputed, influence = score_and_influence
+    return value + influence if np.isclose(recomputed, value, rtol=0, atol=SAME_SCORE) else None

@@ -14,20 +14,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from toolkit.analysis.nulls import is_beyond_both, sign_noise
 from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL
 from toolkit.comparison.conditions import Condition, Group, arrange, differing_settings, without_numbers
-from toolkit.comparison.intervals import (
-    NO_SEED,
-    Interval,
-    benjamini_hochberg,
-    detectable_gap,
-    p_value,
-    seeds_interval,
-    t_interval,
-)
+from toolkit.comparison.intervals import NO_SEED, Interval, detectable_gap, p_value, seeds_interval, t_interval
+from toolkit.comparison.multiplicity import benjamini_hochberg
 from toolkit.comparison.parameter_noise import changes_of_shown, measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import Verdict, verdict
@@ -215,16 +209,16 @@ def label_statistics(groups: Sequence[Group], drift: pd.DataFrame | None = None)
     """
     records: list[dict[str, Any]] = []
     for group in groups:
-        pairs = [(condition, controls) for condition in group.conditions if (controls := controls_of(group, condition))]
-        conditions = {
-            condition.label: condition for condition, controls in pairs for condition in (condition, *controls)
-        }
+        conditions: dict[str, Condition] = {}
+        for condition in group.conditions:
+            if controls := controls_of(group, condition):
+                conditions |= {member.label: member for member in (condition, *controls)}
         for condition in conditions.values():
-            lead = {"group": group.title, "condition": condition.label}
+            key = {"group": group.title, "condition": condition.label}
             for run in condition.runs:
                 drift_of_run = None if drift is None else drift[drift["run"] == run.name]
-                records += [lead | record for record in _statistics_of_run(run, drift_of_run)]
-            records += [lead | record for record in _agreement_of_seeds(condition)]
+                records += [key | record for record in _statistics_of_run(run, drift_of_run)]
+            records += [key | record for record in _agreement_of_seeds(condition)]
     return pd.DataFrame(records, columns=columns_of("label_statistics"))
 
 
@@ -241,41 +235,48 @@ def _statistics_of_run(run: ReportedRun, drift: pd.DataFrame | None) -> Iterator
         values = {"median_drift": (median, refusal if math.isnan(median) else "")}
         values["times_noise"] = (math.nan if refusal else float(record["times_noise"]), refusal)
         if parameter in TABLES:
-            share, reason = math.nan, refusal
+            values["share_beyond_nulls"] = math.nan, refusal
             if changes is not None and not refusal:
-                rows = np.sort(np.random.default_rng(0).permutation(changes.rows)[:SAMPLED_ROWS])
-                draws: dict[str, Any] = {"num_replicates": NUM_REPLICATES, "num_coordinates": NUM_COORDINATES}
-                try:
-                    share = float(is_beyond_both(sign_noise(run.run, parameter, None, rows, **draws)).mean())
-                except ValueError as error:
-                    # A report must not tell where somebody keeps their files.
-                    reason = str(error).replace(str(run.run.path), run.name)
-            values["share_beyond_nulls"] = share, reason
+                values["share_beyond_nulls"] = _share_beyond_nulls(run, parameter, changes.rows)
         for measure, (value, reason) in values.items():
-            lead = {"run": run.name, "second": "", "parameter": parameter, "measure": measure}
-            yield lead | {"value": value, "reason": reason}
+            key = {"run": run.name, "second": "", "parameter": parameter, "measure": measure}
+            yield key | {"value": value, "reason": reason}
+
+
+def _share_beyond_nulls(run: ReportedRun, parameter: str, exposed_rows: NDArray[np.int64]) -> tuple[float, str]:
+    """Which share of a sample of the exposed rows is beyond both nulls of :func:`sign_noise`; NaN with the reason."""
+    rows = np.sort(np.random.default_rng(0).permutation(exposed_rows)[:SAMPLED_ROWS])
+    draws: dict[str, Any] = {"num_replicates": NUM_REPLICATES, "num_coordinates": NUM_COORDINATES}
+    try:
+        return float(is_beyond_both(sign_noise(run.run, parameter, None, rows, **draws)).mean()), ""
+    except ValueError as error:
+        # A report must not tell where somebody keeps their files.
+        return math.nan, str(error).replace(str(run.run.path), run.name)
 
 
 def _agreement_of_seeds(condition: Condition) -> Iterator[dict[str, Any]]:
     """Agreement of each two seeds of a condition; those of one permutation must have had the same targets."""
-    is_one = condition.is_shuffled and permutation_of(condition) == ONE
-    refusal = OTHER_EXAMPLES if is_one and len({_tokens_seen(run) for run in condition.runs}) > 1 else ""
+    shares_permutation = condition.is_shuffled and permutation_of(condition) == ONE
+    refusal = OTHER_EXAMPLES if shares_permutation and len({_tokens_seen(run) for run in condition.runs}) > 1 else ""
     for parameter in (name for name in condition.runs[0].parameters if condition.has(name)):
         changes = [(run.name, changes_of_shown(run.run.trajectory, parameter)) for run in condition.runs]
-        moved = [
+        changes_that_moved = [
             (name, changes_of_run)
             for name, changes_of_run in changes
             if changes_of_run is not None and np.any(changes_of_run.change)
         ]
-        for (first_name, first_changes), (second_name, second_changes) in combinations(moved, 2):
+        for (first_name, first_changes), (second_name, second_changes) in combinations(changes_that_moved, 2):
             value = first_changes.agreement(second_changes)
             reason = "two seeds share too few rows that moved, or started otherwise" if math.isnan(value) else refusal
-            lead = {"run": first_name, "second": second_name, "parameter": parameter, "measure": "agreement"}
-            yield lead | {"value": value, "reason": reason}
+            key = {"run": first_name, "second": second_name, "parameter": parameter, "measure": "agreement"}
+            yield key | {"value": value, "reason": reason}
 
 
 def _tokens_seen(run: ReportedRun) -> bytes | None:
-    """How many tokens of each word a run trained on: the same for runs that trained on the same examples as often."""
+    """How many tokens of each word a run trained on, as bytes, which sets can hold; None where it was not recorded.
+
+    They are the same for runs that trained on the same examples as often.
+    """
     trajectory, name = run.run.trajectory, "word_embeddings"
     table = table_exposure(trajectory, name)
     return None if table is None else table.token_counts(count_rows(trajectory, name)).tobytes()
@@ -290,8 +291,8 @@ def contrast(
         group_statistics = statistics[statistics["group"] == group.title]
         for condition in group.conditions:
             for control in controls_of(group, condition):
-                lead = {"group": group.title, "condition": condition.label, "control": control.label}
-                records += [lead | record for record in _contrasts(group_statistics, condition, control, level, alpha)]
+                key = {"group": group.title, "condition": condition.label, "control": control.label}
+                records += [key | record for record in _contrasts(group_statistics, condition, control, level, alpha)]
     # One family: all contrasts of this call.
     q = benjamini_hochberg([record["p"] for record in records])
     num_claims = int(np.isfinite(q).sum())
@@ -307,12 +308,13 @@ def contrast_medians(
     """What real labels add to ADDED_ROWS, yet to be judged; ``medians``: run to its median, in no unit."""
 
     def medians_by_seed(compared: Condition) -> Values:
+        # Keys of one seed, as of all measures of single runs. A ratio to rows that did not move is undefined.
         return {(run.config.seed,): medians[run.name] for run in compared.runs if medians.get(run.name, 0) > 0}
 
     permutation = permutation_of(control)
     refusals = [] if permutation == PER_SEED else [ONE_DRAW]
-    lead = {"parameter": "rows", "measure": "median_drift", "permutation": permutation}
-    return lead | _contrast(
+    key = {"parameter": "rows", "measure": "median_drift", "permutation": permutation}
+    return key | _contrast(
         ADDED_ROWS, medians_by_seed(condition), medians_by_seed(control), refusals, level, alpha, permutation
     )
 
@@ -326,28 +328,32 @@ def _contrasts(
 ) -> Iterator[dict[str, Any]]:
     """What real labels add to each measure of each parameter, in records that are yet to be judged."""
     permutation = permutation_of(control)
+    # A value is of one run, whose second is "", or of two.
     seeds = {run.name: (run.config.seed,) for run in (*condition.runs, *control.runs)} | {"": ()}
     for name, measure in MEASURES.items():
         for parameter in dict.fromkeys(statistics.loc[statistics["condition"] == condition.label, "parameter"]):
             measured = statistics[(statistics["measure"] == name) & (statistics["parameter"] == parameter)]
-            sides = [measured[measured["condition"] == compared.label] for compared in (condition, control)]
-            if not all(len(side) for side in sides):
+            of_condition = measured[measured["condition"] == condition.label]
+            of_control = measured[measured["condition"] == control.label]
+            if of_condition.empty or of_control.empty:
                 continue
-            refusals = [str(text) for side in sides for text in side["reason"] if text]
+            refusals = [str(reason) for reason in (*of_condition["reason"], *of_control["reason"]) if reason]
             # Agreement needs the same targets in all seeds; sizes need more than one draw of the permutation.
             if permutation != (ONE if name == "agreement" else PER_SEED):
                 refusals.append(OTHER_TARGETS if name == "agreement" else ONE_DRAW)
-            real, shuffled = (
-                {
-                    (*seeds[record["run"]], *seeds[record["second"]]): float(record["value"])
-                    for record in side.to_dict("records")
-                    if not math.isnan(record["value"])
-                }
-                for side in sides
-            )
+            real, shuffled = _values_by_seeds(of_condition, seeds), _values_by_seeds(of_control, seeds)
             yield {"parameter": parameter, "measure": name, "permutation": permutation} | _contrast(
                 measure, real, shuffled, refusals, level, alpha, permutation
             )
+
+
+def _values_by_seeds(statistics: pd.DataFrame, seeds: Mapping[str, tuple[int, ...]]) -> Values:
+    """The values of :func:`label_statistics` that are known; ``seeds``: run to its seed in a tuple, and "" to ()."""
+    return {
+        (*seeds[record["run"]], *seeds[record["second"]]): float(record["value"])
+        for record in statistics.to_dict("records")
+        if not math.isnan(record["value"])
+    }
 
 
 def _contrast(
@@ -361,21 +367,18 @@ def _contrast(
 ) -> dict[str, Any]:
     """What real labels add to one measure, in a record that is yet to be judged."""
 
-    def in_unit(x: float) -> float:
-        return 100 * math.expm1(x) if measure.is_ratio else measure.factor * x
+    def in_unit(difference: float) -> float:
+        return 100 * math.expm1(difference) if measure.is_ratio else measure.factor * difference
 
     def mean(values: Values) -> float:
         value = float(np.mean(list(values.values()))) if values else math.nan
         return math.exp(value) if measure.is_ratio else measure.factor * value
 
     if measure.is_ratio:
-        real, shuffled = ({k: math.log(v) for k, v in side_values.items() if v > 0} for side_values in (real, shuffled))
-    real_seeds, shuffled_seeds = (
-        sorted({seed for key in side_values for seed in key}) for side_values in (real, shuffled)
-    )
-    wide, narrow = (
-        difference(real, shuffled, interval_level, permutation) for interval_level in (level, EQUIVALENCE_LEVEL)
-    )
+        real, shuffled = _logarithms(real), _logarithms(shuffled)
+    real_seeds, shuffled_seeds = _seeds_of(real), _seeds_of(shuffled)
+    wide = difference(real, shuffled, level, permutation)
+    narrow = difference(real, shuffled, EQUIVALENCE_LEVEL, permutation)
     return {
         "real_mean": mean(real),
         "shuffled_mean": mean(shuffled),
@@ -395,17 +398,27 @@ def _contrast(
     }
 
 
-def judge(line: Mapping[Any, Any]) -> Verdict:
+def _logarithms(values: Values) -> Values:
+    """Of those above 0: the others have none."""
+    return {key: math.log(value) for key, value in values.items() if value > 0}
+
+
+def _seeds_of(values: Values) -> list[int]:
+    """The seeds that values are of, ascending."""
+    return sorted({seed for key in values for seed in key})
+
+
+def judge(record: Mapping[Any, Any]) -> Verdict:
     """The verdict on "real labels add to this measure", from one record of a contrast, by the rules of verdicts.py."""
     names = ("low", "high", "low90", "high90", "margin", "q")
     return verdict(
-        num_seeds=min(line["num_seeds"], line["num_seeds_shuffled"]),
-        refusal=Verdict("not measurable here", line["reason"]) if line["reason"] else None,
-        gap=float(line["detectable_gap"]),
-        num_claims=int(line["num_claims"]),
+        num_seeds=min(record["num_seeds"], record["num_seeds_shuffled"]),
+        refusal=Verdict("not measurable here", record["reason"]) if record["reason"] else None,
+        gap=float(record["detectable_gap"]),
+        num_claims=int(record["num_claims"]),
         side="above",
-        unit=line["unit"],
-        **{name: line[name] for name in names},
+        unit=record["unit"],
+        **{name: record[name] for name in names},
     )
 
 
@@ -426,22 +439,13 @@ def difference(real: Values, shuffled: Values, level: float, permutation: str = 
     if real.keys() == shuffled.keys():
         estimate, variance, df = over_pairs({key: real[key] - shuffled[key] for key in real})
     else:
-        sides = []
-        for side_values in (real, shuffled):
-            values, num_values = np.array(list(side_values.values())), float(len(side_values))
-            summary = (
-                float(values.mean()),
-                float(values.var(ddof=1)) / num_values if num_values > 1 else math.nan,
-                num_values - 1,
-            )
-            sides.append(over_pairs(side_values) if is_of_pairs else summary)
-        (real_mean, real_variance, real_df), (shuffled_mean, shuffled_variance, shuffled_df) = sides
+        summarise = over_pairs if is_of_pairs else _over_runs
+        real_mean, real_variance, real_df = summarise(real)
+        shuffled_mean, shuffled_variance, shuffled_df = summarise(shuffled)
         shuffled_variance *= 1 if permutation == ONE or is_of_pairs else len(shuffled) + 1
-        estimate, variance = real_mean - shuffled_mean, real_variance + shuffled_variance
-        is_known = variance > 0 and real_df > 0 and shuffled_df > 0
-        df = (
-            variance**2 / (real_variance**2 / real_df + shuffled_variance**2 / shuffled_df) if is_known else math.nan
-        )  # Welch 1947
+        estimate, variance, df = real_mean - shuffled_mean, real_variance + shuffled_variance, math.nan
+        if variance > 0 and real_df > 0 and shuffled_df > 0:  # Welch 1947
+            df = variance**2 / (real_variance**2 / real_df + shuffled_variance**2 / shuffled_df)
     if not variance > 0:
         return Interval(estimate, math.nan, math.nan, math.nan, math.nan, level, NO_SEED)
     return t_interval(estimate, variance, df, level)
@@ -453,9 +457,17 @@ def over_pairs(values: Values) -> tuple[float, float, float]:
     Leaving out seed i leaves the mean θ_i of the pairs without it; V = (K-1)/K·Σ(θ_i - θ̄)² (Efron & Stein 1981, where
     it is shown not to err low on average). NaN for fewer than three seeds: without one of two no pair is left.
     """
-    seeds = sorted({seed for key in values for seed in key})
+    seeds = _seeds_of(values)
     estimate = float(np.mean(list(values.values())))
-    without = [[value for key, value in values.items() if seed not in key] for seed in seeds]
-    if len(seeds) < 3 or not all(without):
+    values_without = [[value for key, value in values.items() if seed not in key] for seed in seeds]
+    if len(seeds) < 3 or not all(values_without):
         return estimate, math.nan, math.nan
-    return estimate, float((len(seeds) - 1) * np.array([np.mean(part) for part in without]).var()), len(seeds) - 1.0
+    means_without = np.array([np.mean(values_of_pairs) for values_of_pairs in values_without])
+    return estimate, float((len(seeds) - 1) * means_without.var()), len(seeds) - 1.0
+
+
+def _over_runs(values: Values) -> tuple[float, float, float]:
+    """Mean over runs, its variance (NaN for one run), and degrees of freedom."""
+    run_values, num_runs = np.array(list(values.values())), float(len(values))
+    variance = float(run_values.var(ddof=1)) / num_runs if num_runs > 1 else math.nan
+    return float(run_values.mean()), variance, num_runs - 1

@@ -103,7 +103,7 @@ def _score_records(condition: Condition, split: str) -> Lines:
     if not runs:
         return []
     first = runs[0]
-    lead = {
+    key = {
         "split": split,
         "is_reported_split": split == first.reported_split,
         "num_at_chance": count_at_chance(runs),
@@ -117,9 +117,9 @@ def _score_records(condition: Condition, split: str) -> Lines:
         without_failed = statistics(not_failed)
         rate = defined_mean(run.majority_rate(split) for run in runs) if score == "accuracy" else np.nan
         score_facts = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
-        score_facts["num_undefined"] = sum(value != value for value in recorded)
+        score_facts["num_undefined"] = int(np.isnan(recorded).sum())
         records.append(
-            lead
+            key
             | score_facts
             | statistics(counted_score(run, split, score) for run in runs)
             | {f"{name}_not_failed": without_failed[name] for name in ("mean", "sd")}
@@ -149,7 +149,8 @@ def _floor_records(condition: Condition, split: str) -> Lines:
     runs = [run for run in condition.runs if run.floors and split in run.answers]
     if not runs:
         return
-    first, means = runs[0], {}
+    first = runs[0]
+    means = {}
     for floor in FLOORS:
         recorded = [((run.floors.get(floor) or {}).get(split) or {}).get(run.score) for run in runs]
         means[floor] = defined_mean(float(value) for value in recorded if value is not None)

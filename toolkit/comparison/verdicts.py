@@ -92,28 +92,29 @@ def verdict(
         return refusal
     if num_seeds < LEAST_SEEDS:
         return Verdict("not judged", few_seeds(num_seeds))
-    has_interval, is_known = low == low and high == high, null_low == null_low and null_high == null_high
+    has_interval = not (math.isnan(low) or math.isnan(high))
+    has_null = not (math.isnan(null_low) or math.isnan(null_high))
     null = "0" if null_low == null_high == 0 else f"0 and the null {_span(null_low, null_high)}"
     is_above, is_below = low > max(0.0, null_high), high < min(0.0, null_low)
     is_apart = (low > 0 or high < 0) and (low > null_high or high < null_low)
-    has_margin, interval_text = margin == margin, f"the interval {_span(low, high)} {unit}"
+    interval_text = f"the interval {_span(low, high)} {unit}"
     if -margin < low90 and high90 < margin:
         apart_from_0 = " and excludes 0" if low90 > 0 or high90 < 0 else ""
         inside = f"the 90 % interval {_span(low90, high90)} lies within ±{margin:.3g} {unit}{apart_from_0}"
         judged = Verdict("equivalent", inside)
-    elif has_interval and is_known and (is_above if side == "above" else is_apart):
+    elif has_interval and has_null and (is_above if side == "above" else is_apart):
         relation = "lies above" if side == "above" else "excludes"
         judged = among(Verdict("supported", f"{interval_text} {relation} {null}"), q, num_claims, alpha)
-    elif has_interval and is_known and is_below:  # of a claim without a direction the one before has it
+    elif has_interval and has_null and is_below:  # of a claim without a direction the one before has it
         judged = among(Verdict("the other way", f"{interval_text} lies below {null}"), q, num_claims, alpha)
     elif not has_interval:
         judged = Verdict("under-powered", NO_INTERVAL)
-    elif has_margin and not gap <= margin:
+    elif not math.isnan(margin) and not gap <= margin:  # nor a gap that is unknown
         size = "is unknown" if math.isnan(gap) else f"is {gap:.3g} {unit}, above the margin of {margin:.3g}"
         judged = Verdict("under-powered", f"the smallest detectable gap {size}")
     else:
         relation = "does not lie above" if side == "above" else "does not exclude"
-        judged = Verdict("not supported", f"{interval_text} {relation} {null}" if is_known else "the null is unknown")
+        judged = Verdict("not supported", f"{interval_text} {relation} {null}" if has_null else "the null is unknown")
     return judged if do_seeds_differ else replace(judged, reason=f"{judged.reason}; {SAME_IN_THESE.format(num_seeds)}")
 
 
@@ -134,6 +135,7 @@ def few_seeds(num_seeds: int) -> str:
 
 
 def _span(low: float, high: float) -> str:
+    """``-1.2 to 3.4``."""
     return f"{low:.3g} to {high:.3g}"
 
 
@@ -260,7 +262,7 @@ def load_cards(folder: str | Path) -> tuple[list[dict[str, Any]], dict[str, str]
 def _written(value: Any) -> Any:
     """A value as cards.json has it: numbers to DIGITS, null for what is not finite, through all nested values."""
     if isinstance(value, Mapping):
-        return {str(k): _written(v) for k, v in value.items()}
+        return {str(name): _written(item) for name, item in value.items()}
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") + 0.0 if math.isfinite(value) else None
     return value

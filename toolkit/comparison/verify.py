@@ -1,7 +1,7 @@
 """Whether a report is what its evidence gives, and its evidence what its runs give, where these are at hand."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from toolkit.snapshots.store import MANIFEST, Run, checkpoints_in, open_run, ver
 PATHS = ("model", "train_file", "validation_file", "test_file", "ood_file", "add_tokens", "output_dir")
 """Fields of a config that evidence shows without the folders of a machine."""
 
-NAMED = 3
+MAX_NAMED = 3
 """Of the runs that are not at hand, so many are printed by name."""
 
 
@@ -121,7 +121,8 @@ def _check_evidence(folder: Path, runs_root: str | Path | None, verification: Ve
 def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
     """The lines that are printed of a check, and whether it found a difference."""
     check = check_report(folder, runs_root)
-    printed, count = list(check.differences), len(check.not_kept)
+    printed = list(check.differences)
+    count = len(check.not_kept)
     absent_files = f"{count} {'file was' if count == 1 else 'files were'} not kept"
     if not has_cards(folder):
         number = len(written_files(folder)) - count
@@ -132,7 +133,7 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
     measured = f"{check.num_runs} of {check.num_runs + len(check.away)} runs were at hand and measured again"
     if check.away:
         away = f"{len(check.away):,} not at hand (--runs FOLDER says where they are)"
-        measured += f"; {away}: {first_few(check.away, NAMED)}"
+        measured += f"; {away}: {first_few(check.away, MAX_NAMED)}"
     pronoun = "it" if count == 1 else "them"
     hint = (
         [f"{absent_files}; python -m toolkit report --from {shown_path(folder)} makes {pronoun} again"] if count else []
@@ -177,27 +178,15 @@ def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_fi
 
 
 def _check_runs(evidence: Evidence, roots: list[Path], verification: Verification) -> None:
-    """Compare the evidence with what the runs at hand give: at most two folders down, by name and manifest hash."""
+    """Add the differences between the evidence and what the runs at hand give to a verification."""
     at_hand: dict[str, ReportedRun] = {}
     for name, facts in counted(evidence.facts.items(), "looking for runs"):
-        places = (
-            place
-            for root in roots
-            for place in (root / name, *(subfolder / name for subfolder in sorted(root.glob("*/"))))
-        )
-        digest = str(facts.get("manifest_sha256"))  # another run of that name is not it
-        base = None if "since" in facts["config"] else facts["config"].get("model")
-        run_at_hand = next(
-            (candidate for place in places if (candidate := _run_at(place, base, digest)) is not None), None
-        )
+        run_at_hand = _find_run(name, facts, roots)
         if run_at_hand is None:
             verification.away.append(name)
             continue
-        differences = [
-            f"run {name}: {difference}"
-            for difference in ([] if isinstance(run_at_hand, OutputFolder) else verify_run(run_at_hand.path))
-        ]
-        verification.differences += differences
+        differences = [] if isinstance(run_at_hand, OutputFolder) else verify_run(run_at_hand.path)
+        verification.differences += [f"run {name}: {difference}" for difference in differences]
         if not differences:
             at_hand[name] = read_reported(run_at_hand, name, (evidence.settings["tasks"] or {}).get(name))
     verification.num_runs = len(evidence.facts) - len(verification.away)
@@ -212,8 +201,12 @@ def _check_runs(evidence: Evidence, roots: list[Path], verification: Verificatio
             "scores": run.scores,
             "drift": drift[name],
             "gauge": gauge_of(run),
-        } | ({"strata": strata_of(run)} if any(name in condition.names for condition in largest_conditions) else {})
-        measured |= measure_first(run) if any(name == condition.names[0] for condition in largest_conditions) else {}
+        }
+        # Strata are kept of the runs of the most examples, and single rows of the first of each condition.
+        if any(name in condition.names for condition in largest_conditions):
+            measured["strata"] = strata_of(run)
+        if any(name == condition.names[0] for condition in largest_conditions):
+            measured |= measure_first(run)
         parts = list(_other_facts(run, evidence))
         for table, expected in measured.items():
             in_evidence: pd.DataFrame = getattr(evidence, table)
@@ -222,6 +215,17 @@ def _check_runs(evidence: Evidence, roots: list[Path], verification: Verificatio
         verification.differences += [f"run {name}: {part} is not what the run gives" for part in parts]
     if len(at_hand) == len(evidence.facts):  # with a run away they cannot be measured again
         verification.differences += _check_together(at_hand, evidence, drift)
+
+
+def _find_run(name: str, facts: Mapping[str, Any], roots: Sequence[Path]) -> Run | None:
+    """The run of this name that the evidence has ``facts`` of, at most two folders below some; None where none is."""
+    digest = str(facts.get("manifest_sha256"))  # another run of that name is not it
+    base = None if "since" in facts["config"] else facts["config"].get("model")
+    for root in roots:
+        for folder in (root, *sorted(root.glob("*/"))):
+            if (run := _run_at(folder / name, base, digest)) is not None:
+                return run
+    return None
 
 
 def _run_at(place: Path, base: str | None, digest: str) -> Run | None:

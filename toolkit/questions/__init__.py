@@ -69,9 +69,8 @@ def declare(
 ) -> Question:
     """A question; its columns and tables are added to the schema."""
     schema.add(columns, tables)
-    return Question(
-        name, readme, public, commands, drift, frozenset(column.name for column in columns), frozenset(tables)
-    )
+    column_names = frozenset(column.name for column in columns)
+    return Question(name, readme, public, commands, drift, column_names, frozenset(tables))
 
 
 @cache

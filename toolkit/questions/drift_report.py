@@ -86,6 +86,7 @@ def show_drift(
     parts = select(drift_parts(), only or drift_parts(), "section")
     with shows_progress("opening files"):
         opened = open_places(places, base, at_least=2)
+        # Without a report, sections that were asked for by name are all printed.
         brief_parts = [part for part in parts.values() if part.is_brief(opened) or (only and out is None)]
         computed = Computed(opened).add(makers_of([movement.HEAD, *brief_parts], opened))
     screen = Page(
@@ -102,11 +103,8 @@ def show_drift(
     )
     print_page(screen, has_charts=out is not None)
     if out is None:
-        show(
-            "Why the rows moved: --only why. " * (opened.is_run and "why" not in only)
-            + "All of it, as a page: --out FOLDER.",
-            is_result=False,
-        )
+        why_hint = "Why the rows moved: --only why. " if opened.is_run and "why" not in only else ""
+        show(f"{why_hint}All of it, as a page: --out FOLDER.", is_result=False)
         return None
     flags = ("--only", ",".join(only)) if only else ()
     shown_places = [*([] if base is None else [base]), *places]
@@ -114,14 +112,17 @@ def show_drift(
     return _write(computed, list(parts.values()), Path(out), title, command)
 
 
-TILES_SHOW, FACTS_SHOW = "moved, in % of its norm", "of which"
+TILES_SHOW = "moved, in % of its norm"
+FACTS_SHOW = "of which"
+"""What the tiles and the facts below them are, as a page heads them."""
 
 
 def problems_of(opened: Opened) -> Iterator[str]:
     """Each problem of the runs as a sentence: what was not seen or is not as it seems. They stand before any number."""
     yield from (f"{problem[:1].upper()}{problem[1:]}." for problem in opened.problems)
     for run, name in zip(opened.runs, opened.names, strict=True):
-        prefix, manifest = f"{name}: " if len(opened.runs) > 1 else "", run.manifest if run.is_finished else {}
+        prefix = f"{name}: " if len(opened.runs) > 1 else ""
+        manifest = run.manifest if run.is_finished else {}
         if step := manifest.get("begins_after_steps"):
             yield f"{prefix}drift is since step {step}, where recording began: the first snapshot had been trained."
         yield from (f"{prefix}{problem}." for problem in manifest.get("problems", ()))
@@ -143,7 +144,8 @@ def drift_page(
     computed: Computed, parts: Sequence[DriftPart] = (), *, title: str | None = None, command: str = ""
 ) -> Page:
     """The page of the computed tables, all sections or ``parts``: first how far each parameter moved."""
-    opened, parts = computed.opened, parts or list(drift_parts().values())
+    opened = computed.opened
+    parts = parts or list(drift_parts().values())
     return Page(
         title=title if title is not None else f"Embedding drift: {opened.title}",
         question="How far did each embedding parameter move, which rows, and why?",
@@ -155,7 +157,7 @@ def drift_page(
         sections=(
             *_sections(computed, parts),
             *_note_sections(opened),
-            *_untold_sections(computed),
+            *_undecided_sections(computed),
             Section(
                 id="definitions",
                 title="Definitions",
@@ -191,17 +193,21 @@ def _open_answer(opened: Opened) -> Answer:
 
 def _sections(computed: Computed, parts: Sequence[DriftPart], *, is_screen: bool = False) -> list[Section]:
     """The sections that have something to show, on a page or in a terminal."""
-    sections = ((part.on_screen or part.section if is_screen else part.section)(computed) for part in parts)
+    makers = [part.on_screen or part.section if is_screen else part.section for part in parts]
+    sections = [make(computed) for make in makers]
     return [section for section in sections if section.blocks]
 
 
 def _empty_sections(computed: Computed, parts: Mapping[str, DriftPart], only: Sequence[str]) -> list[Section]:
     """Why sections that were asked for have nothing to show."""
-    texts, computed_names = [], computed.frames.keys() | computed.missing.keys()
+    texts = []
+    tables_tried = computed.frames.keys() | computed.missing.keys()
     for name in only:
-        part, table_makers = parts[name], parts[name].makers(computed.opened)
-        if table_makers.keys() <= computed_names and not (part.on_screen or part.section)(computed).blocks:
-            reasons = dict.fromkeys(computed.missing[table] for table in table_makers if table in computed.missing)
+        part = parts[name]
+        tables = part.makers(computed.opened).keys()
+        make_section = part.on_screen or part.section
+        if tables <= tables_tried and not make_section(computed).blocks:
+            reasons = dict.fromkeys(computed.missing[table] for table in tables if table in computed.missing)
             texts.append(f"{name}: {'; '.join(reasons) or EMPTY.get(name, NOTHING)}")
     return [texts_section("empty", "What has nothing to show", texts)] if texts else []
 
@@ -227,7 +233,7 @@ def _note_sections(opened: Opened) -> tuple[Section, ...]:
     return (Section(id="notes", title="Read with it", blocks=blocks),) if blocks else ()
 
 
-def _untold_sections(computed: Computed) -> tuple[Section, ...]:
+def _undecided_sections(computed: Computed) -> tuple[Section, ...]:
     """The section of what does not apply or was refused, each with its reason; none where there is nothing."""
     rows = [(name.replace("_", " "), reason) for name, reason in computed.missing.items()]
     rows += refused(computed.frames)

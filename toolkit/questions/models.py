@@ -39,22 +39,30 @@ TEXTS = "train"
 """The only split of what :func:`encode_texts` returns; the name that every task has."""
 
 
+LONGEST_BY_DEFAULT = 512
+"""Tokens of a text where nothing says how many: what BERT reads. Many newer models read thousands, and have states of
+all of them."""
+
+
 def task_of_texts(texts: Sequence[tuple[str, ...]], name: str = "texts") -> Task:
     """Texts without labels as a task of one split, TEXTS."""
     split = Split(ids=np.arange(len(texts)), texts=tuple(texts), labels=None)
-    fixed: dict[str, Any] = {"kind": "classification", "label_names": (), "score": "accuracy", "file_hashes": {}}
-    return Task(name=name, splits={TEXTS: split}, reported_split=TEXTS, **fixed)
+    # Nothing is scored: these only have to be given.
+    unused: dict[str, Any] = {"kind": "classification", "label_names": (), "score": "accuracy", "file_hashes": {}}
+    return Task(name=name, splits={TEXTS: split}, reported_split=TEXTS, **unused)
 
 
 def encode_texts(loaded: Loaded, texts: Sequence[tuple[str, ...]], max_length: int | None = None) -> EncodedTask:
     """Texts without labels as one split, TEXTS; longer ones than ``max_length`` tokens are truncated and counted.
 
-    ``texts``: one or two texts each, all alike. ``max_length``: None takes what the model reads at most. ValueError
-    when there are none, when singles and pairs are mixed, or for a length that the model does not have.
+    ``texts``: one or two texts each, all alike. ``max_length``: None takes what the model reads at most, but not more
+    than LONGEST_BY_DEFAULT. ValueError when there are none, when singles and pairs are mixed, or for a length that the
+    model does not have.
     """
     if not texts or len({len(text) for text in texts}) > 1 or len(texts[0]) not in (1, 2):
         raise ValueError(f"texts must be all single texts or all pairs, at least one; got {len(texts)} of them")
-    return encode_task(task_of_texts(texts), loaded, max_length or min(loaded.max_length or 512, 512))
+    default_length = min(loaded.max_length or LONGEST_BY_DEFAULT, LONGEST_BY_DEFAULT)
+    return encode_task(task_of_texts(texts), loaded, max_length or default_length)
 
 
 def read_texts(entries: Sequence[str], text_columns: tuple[str, ...] = ()) -> dict[str, list[tuple[str, ...]]]:
@@ -84,7 +92,7 @@ class States:
         return [(layer * weights).sum(dim=1) / weights.sum(dim=1) for layer in self.layers]
 
 
-def one_sequence_each(split: EncodedSplit) -> None:
+def check_one_sequence_each(split: EncodedSplit) -> None:
     """ValueError for texts of a pair that are encoded separately: the states of an example are then not defined."""
     if split.num_sequences > 1:
         raise ValueError(
@@ -121,7 +129,7 @@ def stream_states(
     Memory holds one batch's states. Layer 0 is what the first layer reads: the embeddings, after a projection where
     the family has one. Nothing is cast: states have the dtype of the weights.
     """
-    one_sequence_each(split)
+    check_one_sequence_each(split)
     backbone = loaded.model.backbone
     with in_eval_mode(backbone):
         for indices in evaluation_batches(split.lengths, num_tokens):
@@ -173,12 +181,13 @@ def find_parts(loaded: Loaded) -> Parts:
         )
     backbone = loaded.model.backbone
     modules = {
-        canonical: _module(backbone, name.rpartition(".")[0])
+        canonical: _find_module(backbone, name.rpartition(".")[0])
         for canonical, name in loaded.family.embedding_parameters.items()
     }
-    pattern = loaded.family.components.get("projection", ("",))[0].removesuffix(".*")
-    projection = _module(backbone, pattern) if pattern else None
-    is_inner = pattern.startswith("embeddings.")
+    patterns = loaded.family.components.get("projection", ("",))  # the weights of one module
+    projection_name = patterns[0].removesuffix(".*")
+    projection = _find_module(backbone, projection_name) if projection_name else None
+    is_inner = projection_name.startswith("embeddings.")
     encoder = getattr(backbone, "encoder", None)
     return Parts(
         embeddings=backbone.get_submodule("embeddings"),
@@ -194,7 +203,7 @@ def find_parts(loaded: Loaded) -> Parts:
     )
 
 
-def _module(backbone: nn.Module, name: str) -> Any:
+def _find_module(backbone: nn.Module, name: str) -> Any:
     """A submodule, or None where the config left it out (the attribute is missing or None)."""
     try:
         return backbone.get_submodule(name)
@@ -209,9 +218,11 @@ def why_absent(loaded: Loaded, parameter: str) -> str:
         return ""
     name = loaded.family.name
     if parameter == "position_embeddings":
-        inside = "rotary angles" if parts.is_rotary else "relative distances" if parts.relative is not None else ""
-        where = f"positions are {inside} in the attention" if inside else f"{name} was built without positions"
-        return f"not applicable: {where}"
+        if parts.is_rotary:
+            return "not applicable: positions are rotary angles in the attention"
+        if parts.relative is not None:
+            return "not applicable: positions are relative distances in the attention"
+        return f"not applicable: {name} was built without positions"
     if parameter == "token_type_embeddings":
         is_known = parameter in loaded.family.embedding_parameters
         return f"not applicable: {name} {'was built without' if is_known else 'has no'} segments"
@@ -256,10 +267,10 @@ def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentenc
     and the word table do not fit.
     """
     texts = (text,) if pair is None else (text, pair)
-    for flag, value in zip(("--text", "--pair"), texts, strict=False):
+    for flag, value in zip(("--text", "--pair"), texts, strict=False):  # a single text has no --pair
         if not value.strip():
-            instead = "pass a sentence" if flag == "--text" else "leave it out, or pass a second sentence"
-            raise ValueError(f"{flag} is empty: {instead}")
+            advice = "pass a sentence" if flag == "--text" else "leave it out, or pass a second sentence"
+            raise ValueError(f"{flag} is empty: {advice}")
         if not loaded.tokenizer(value, add_special_tokens=False, verbose=False)["input_ids"]:
             raise ValueError(f"{flag} {value!r} has no token that {loaded.source.name} knows: pass a sentence")
     encoded = loaded.tokenizer(*texts, truncation=False, verbose=False)
@@ -389,15 +400,20 @@ def open_model(name: str) -> Loaded:
     if is_run(name):
         run = open_run(name)
         loaded = load_tuned(run)
-        frozen = {n.replace(BENEATH, ".") for n in run.manifest["frozen"]["parameters"] if f"{BENEATH}weight" not in n}
+        # A weight beneath an adapter is frozen itself, and trained by it.
+        frozen_names = {
+            frozen_name.replace(BENEATH, ".")
+            for frozen_name in run.manifest["frozen"]["parameters"]
+            if f"{BENEATH}weight" not in frozen_name
+        }
         for parameter, tensor in loaded.model.named_parameters():
-            tensor.requires_grad_(parameter not in frozen)
+            tensor.requires_grad_(parameter not in frozen_names)
     elif family_of(find_checkpoint(name).read_config().model_type).has_pooler:
         try:
             loaded = load_classifier(name, pooling="pooler", num_outputs=1)
         except LackingError as error:
             if not any(tensor_name.startswith("pooler.") for tensor_name in error.names):
-                raise
+                raise  # what is lacking is not the pooler, without which the model is loaded below
     loaded = loaded or load_classifier(name, pooling="mean", num_outputs=1)
     loaded.model.eval()
     return loaded

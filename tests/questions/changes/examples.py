@@ -3,7 +3,7 @@
 import pandas as pd
 
 from tests.questions.examples import Inputs
-from toolkit.questions.changes.exposure import ancestral_rows_of, infer_from
+from toolkit.questions.changes.inferred_exposure import ancestral_rows_of, infer_from
 from toolkit.questions.changes.measure import measure_changes
 
 

@@ -354,7 +354,7 @@ def test_precision_is_read_off_the_values() -> None:
         finder = FormatFinder()
         for block in blocks:
             finder.add(block.astype(np.float64))
-        return finder.found.name
+        return finder.format.name
 
     values = np.random.default_rng(0).normal(size=400).astype(np.float32).astype(np.float64)
     assert found(values) == "fp32"

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.refusals import check_refusals
 from tests.training.test_record import language_model, record_causal
 from toolkit.families import TABLES
-from toolkit.questions.changes import exposure
-from toolkit.questions.changes.exposure import (
+from toolkit.questions.changes import inferred_exposure
+from toolkit.questions.changes.inferred_exposure import (
     EXPOSED,
-    LEAST_APART,
+    LEAST_MISFIT_RATIO,
+    NUM_SIGNIFICANDS,
     OVERLAP,
-    SIZE,
     UNEXPOSED,
     UNKNOWN_CAUSE,
     UNTOLD,
@@ -29,7 +29,7 @@ from toolkit.questions.changes.exposure import (
     find_ancestral_rows,
     infer_exposure,
     infer_from,
-    significands,
+    split_values,
 )
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 from toolkit.snapshots.store import Run
@@ -224,10 +224,10 @@ def test_where_exposed_rows_do_not_lie_apart_none_is_named(make, settings, monke
     trajectory, used = train(make, **settings)
     line = line_of(inferred := infer_from(trajectory))
     assert line["reason"] == OVERLAP
-    assert line["misfit_exposed"] < LEAST_APART * line["misfit_unexposed"]
+    assert line["misfit_exposed"] < LEAST_MISFIT_RATIO * line["misfit_unexposed"]
     assert (set(found_of(inferred, W)), num_false(inferred, used)) == ({UNTOLD}, 0)
     assert f"exposed rows from {line['misfit_exposed']:.2g}" in repr(inferred)
-    monkeypatch.setattr(exposure, "LEAST_APART", 0.0)
+    monkeypatch.setattr(inferred_exposure, "LEAST_MISFIT_RATIO", 0.0)
     assert num_false(infer_from(trajectory), used) > 0
 
 
@@ -236,7 +236,7 @@ def test_rows_of_which_many_values_left_decay_are_told_though_rounding_moved_oth
     """At least 9 and at least 4 of 64 values in each row that texts used; misfits alone tell neither."""
     script = runpy.run_path(str(Path(__file__).parents[3] / "experiments" / "exposure_cases.py"))
     words, *_ = script["judge"]({**script["DEFAULTS"], **script["CASES"]["review, told rightly"][case]})
-    assert words["misfit_exposed"] < LEAST_APART * words["misfit_unexposed"]
+    assert words["misfit_exposed"] < LEAST_MISFIT_RATIO * words["misfit_unexposed"]
     assert (words["num_exposed_rows"], words["false_exposed"], words["false_unexposed"]) == (num_told, 0, 0)
 
 
@@ -388,7 +388,7 @@ def test_a_curve_goes_through_every_chain_of_products(factors: list[float], seed
     after = before.copy()
     for factor in factors:
         after = after * np.float32(factor)
-    places, left, of_use = significands(before.astype(np.float64), after.astype(np.float64))
+    places, left, of_use = split_values(before.astype(np.float64), after.astype(np.float64))
     curve = Curve.through(places[of_use], left[of_use], 0)
     assert np.allclose(curve.shares, np.prod(np.float64(factors)), rtol=1e-6 * len(factors))
 
@@ -397,19 +397,21 @@ def test_no_curve_goes_through_values_of_which_one_moved() -> None:
     before = np.random.default_rng(0).normal(size=(300, 400)).astype(np.float32)
     after = before * np.float32(0.999)
     after[7, 11] *= np.float32(1.001)
-    places, left, _ = significands(before.astype(np.float64), after.astype(np.float64))
+    places, left, _ = split_values(before.astype(np.float64), after.astype(np.float64))
     assert Curve.through(places.ravel(), left.ravel(), 0) is None
 
 
 def test_the_bounds_of_a_curve_wrap_at_powers_of_two() -> None:
-    places, left = np.array([SIZE // 2], np.int32), np.array([SIZE // 2 - 10], np.int32)
-    bounds = np.array(Curve.through(places, left, 0).bounds(np.array([0, SIZE // 2, SIZE - 1], np.int32)))
-    assert (bounds - (SIZE // 2 - 10)).tolist() == [[-SIZE, 0, 0], [0, 0, SIZE]]
+    places, left = np.array([NUM_SIGNIFICANDS // 2], np.int32), np.array([NUM_SIGNIFICANDS // 2 - 10], np.int32)
+    bounds = np.array(
+        Curve.through(places, left, 0).bounds(np.array([0, NUM_SIGNIFICANDS // 2, NUM_SIGNIFICANDS - 1], np.int32))
+    )
+    assert (bounds - (NUM_SIGNIFICANDS // 2 - 10)).tolist() == [[-NUM_SIGNIFICANDS, 0, 0], [0, 0, NUM_SIGNIFICANDS]]
 
 
 def test_a_curve_gives_its_own_values_back() -> None:
     before = np.random.default_rng(0).normal(size=5000).astype(np.float32)
-    places, left, _ = significands(before.astype(np.float64), (before * np.float32(0.99)).astype(np.float64))
+    places, left, _ = split_values(before.astype(np.float64), (before * np.float32(0.99)).astype(np.float64))
     assert (np.abs(left - np.stack(Curve.through(places, left, 1).bounds(places))) <= 1).all()
 
 

@@ -26,9 +26,9 @@ from tests.questions.changes.test_changes import (
 from tests.questions.changes.test_changes import changes_of as table_of
 from tests.refusals import check_refused
 from toolkit.config import RunConfig
-from toolkit.questions.changes.exposure import EXPOSED, tell_rows
-from toolkit.questions.changes.finders import Pair, survey
+from toolkit.questions.changes.finders import Pair, survey_pair
 from toolkit.questions.changes.fits import is_repeated_shrinking
+from toolkit.questions.changes.inferred_exposure import EXPOSED, tell_rows
 from toolkit.questions.changes.measure import measure_changes
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
@@ -237,7 +237,7 @@ def test_what_a_row_leaves_of_its_best_factor() -> None:
     (table,) = tell_rows([Pair(Snapshot(0, 0, BASE), Snapshot(1, 1, {W: words}), W)])
     assert table.factors.shape == table.misfits.shape == (700,)
     assert np.isnan([table.factors[0], table.misfits[0]]).all()  # [PAD] is 0 and has no factor
-    np.testing.assert_array_equal(np.flatnonzero(table.found == EXPOSED), np.arange(200, 260))
+    np.testing.assert_array_equal(np.flatnonzero(table.exposure == EXPOSED), np.arange(200, 260))
     for row in (1, 210, 699):
         a, b = BASE[W][row].astype(np.float64), words[row].astype(np.float64)
         (factor,), (squares,), *_ = np.linalg.lstsq(a[:, None], b, rcond=None)
@@ -423,7 +423,7 @@ def test_rows_that_moved_are_read_alone_and_in_full_blocks() -> None:
     after, moved = before.copy(), np.arange(0, 6400, 100)
     after[moved] += 1
     moments = (Snapshot(i, i, {"word_embeddings": own}) for i, own in enumerate((before, after)))
-    found = survey(Pair(*moments, "word_embeddings"))
+    found = survey_pair(Pair(*moments, "word_embeddings"))
     ((rows, a, b),) = found.moved_blocks()
     assert np.array_equal(rows, moved)
     assert np.array_equal(np.stack([a, b]), np.stack([before[moved], after[moved]]))

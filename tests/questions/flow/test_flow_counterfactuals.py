@@ -106,11 +106,11 @@ def test_the_units_of_a_score_are_right_afterwards_minus_right_before():
     changes.logits, changes.changes = {"": np.float32(before), "zero": np.float32(after)}, {"zero": []}
     labels = np.array([0, 0, 0, 1, 1])
     line = next(
-        each for each in changes.output_lines("classification", "accuracy", labels) if each["unit"] == "accuracy"
+        each for each in changes.output_records("classification", "accuracy", labels) if each["unit"] == "accuracy"
     )
     assert line["unit_values"] == (-1, 0, 1, 0, 0)
     assert (line["value"], line["reference"]) == (0, 0.6)
-    *_, other = changes.output_lines("classification", "macro_f1", labels)
+    *_, other = changes.output_records("classification", "macro_f1", labels)
     assert (other["unit_values"], other["reason"]) == ((), "no interval: no mean over texts")
 
 

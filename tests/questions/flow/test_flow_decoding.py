@@ -95,18 +95,18 @@ def test_texts_are_disjoint_and_special_tokens_left_out(tiny_model: TinyModel) -
     loaded, data = opened(tiny_model("bert"), [*SINGLES, *SINGLES])  # every text twice
     split = data.splits[TEXTS]
     tokens = choose_tokens(loaded, split, num_bins=4, num_tokens=10_000, seed=0)
-    owner = np.searchsorted(split.offsets, tokens.address, side="right") - 1
+    owner = np.searchsorted(split.offsets, tokens.indices, side="right") - 1
     words = [
         {tuple(split.tokens[split.offsets[i] : split.offsets[i + 1]]) for i in np.unique(owner[part])}
         for part in (tokens.is_held_out, ~tokens.is_held_out)
     ]
     assert not words[0] & words[1]
-    assert not np.isin(split.tokens[tokens.address], loaded.tokenizer.all_special_ids).any()
-    place = tokens.address - split.offsets[owner]
+    assert not np.isin(split.tokens[tokens.indices], loaded.tokenizer.all_special_ids).any()
+    place = tokens.indices - split.offsets[owner]
     assert (tokens.labels == np.searchsorted(tokens.edges, place, side="right") - 1).all()
-    for draw in tokens.control:  # one label a word
+    for draw in tokens.controls:  # one label a word
         assert len(np.unique(np.stack([tokens.words, draw]), axis=1).T) == len(np.unique(tokens.words))
-    assert len({draw.tobytes() for draw in tokens.control}) == len(tokens.control) == 5
+    assert len({draw.tobytes() for draw in tokens.controls}) == len(tokens.controls) == 5
 
 
 def test_positions_are_read_where_the_table_is_and_not_without_it(tiny_model: TinyModel) -> None:

@@ -24,13 +24,16 @@ from toolkit.questions.layers.forgetting import (
     NEW_TOKENS,
     TUNED,
     UNTUNED,
-    by_frequency,
     mask_tokens,
     masked_scores,
     measure_forgetting,
+    score_by_frequency,
 )
+from toolkit.questions.layers.forgetting_page import section
 from toolkit.questions.models import TEXTS as ONLY
 from toolkit.questions.models import encode_texts
+from toolkit.reporting.cells import NOT_APPLICABLE, number
+from toolkit.reporting.page import TableBlock
 from toolkit.snapshots.store import Run
 
 TEXTS = [
@@ -119,9 +122,9 @@ def test_what_was_masked_depends_on_seed_and_the_text_itself(train: Callable[...
 def test_frequency_alone_is_the_entropy_of_what_was_masked(train: Callable[..., Run]) -> None:
     loaded = load_untuned(train())
     special = loaded.tokenizer.all_special_ids
-    one = by_frequency(mask_tokens(encode_texts(loaded, [("book book",)] * 3), 4, special, 0))
+    one = score_by_frequency(mask_tokens(encode_texts(loaded, [("book book",)] * 3), 4, special, 0))
     assert one == {LOSS: 0, ACCURACY: 1}
-    even = by_frequency(
+    even = score_by_frequency(
         mask_tokens(encode_texts(loaded, [("ballet",), ("book",), ("bland",), ("bright",)]), 4, special, 0)
     )
     assert even == {LOSS: pytest.approx(np.log(4)), ACCURACY: 0.25}
@@ -175,6 +178,24 @@ def test_a_head_that_is_stored_apart_stays_apart(
     expected = masked_scores(model, masked, model.config.vocab_size)
     for measure, line in found.set_index("measure").iterrows():
         assert line.value_before == pytest.approx(expected[measure].mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("reason", ["", NEW_TOKENS])
+def test_why_nothing_was_measured_stands_in_a_column_of_its_own(reason: str) -> None:
+    key = {"group": "bert on pair", "texts": "dev", "run": "a", "decoder": UNTUNED, "reason": ""}
+    numbers = {"value_before": 0.5, "value_after": 0.4, "value": -0.1, "low": -0.2, "high": 0.0, "by_frequency": 0.25}
+    measured = [{**key, "condition": "full", "measure": measure, **numbers} for measure in (LOSS, ACCURACY)]
+    refused = {**key, "condition": "other", "measure": LOSS, **dict.fromkeys(numbers, np.nan), "reason": reason}
+    (block,) = section(pd.DataFrame([*measured, refused] if reason else measured)).blocks
+    assert isinstance(block, TableBlock)
+    headings = [column.label for column in block.columns.values()]
+    cells = [dict(zip(headings, row, strict=True)) for row in block.table.to_numpy().tolist()]
+    assert (cells[0]["loss before"], cells[0]["guessed by frequency"]) == (number(0.5), f"{number(25.0)} %")
+    if not reason:
+        assert headings[-1] == "guessed by frequency"
+        return
+    assert (cells[0]["note"], cells[1]["note"]) == ("", reason)
+    assert {cells[1][name] for name in headings[4:-1]} == {NOT_APPLICABLE}
 
 
 @pytest.mark.slow  # whole reports

@@ -11,8 +11,8 @@ from toolkit.questions.layers.states import (
     CKA,
     MAX_GROUPS,
     MEASURES,
+    NO_SPREAD,
     STANDARDISED,
-    STILL,
     ConditionSimilarities,
     LayerSimilarity,
     compare,
@@ -87,7 +87,7 @@ def test_what_cannot_vary_has_no_interval() -> None:
     x, _ = two_versions(60)
     low, high, note = interval_of_tables(np.stack([compare(MEASURES[CKA], x, 3 * x + 1).pseudo] * 3))
     assert np.isnan([low, high]).all()
-    assert note == STILL
+    assert note == NO_SPREAD
 
 
 MIX = np.random.default_rng(9).normal(size=(HIDDEN, HIDDEN)) / 3

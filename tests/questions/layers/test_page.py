@@ -35,7 +35,7 @@ GROUP = "m on <script>"
 AFTER = {"full": 0.5, "embeddings frozen": 0.51, "shuffled labels": 0.8}
 
 
-def found(value: float, seed: Any, spread: float = 0.02) -> dict[layer_drift.Place, LayerSimilarity]:
+def found(value: float, seed: Any, spread: float = 0.02) -> dict[layer_drift.ValueKey, LayerSimilarity]:
     """Three layers of one domain; the last one is at ``value``, and every text group differs a little."""
     pseudo = np.random.default_rng(seed).normal(0, spread, 30)
     pseudo -= pseudo.mean()
@@ -142,10 +142,10 @@ def test_a_condition_that_did_not_move(least: float) -> None:
     """Also where it moved by less than is printed: no layer of similarity 1.000 changed most."""
     still = {0: {place: LayerSimilarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
     own = tables_of(ConditionSimilarities(GROUP, "probe", False, None, still, {}))
-    assert layers.least_similar(own["means"]) == layers.STILL
+    assert layers.least_similar(own["means"]) == layers.NO_CHANGE
     alike = {0: {place: LayerSimilarity(0.9, np.ones(30), 300) for place in found(1.0, 0)}}
     same = tables_of(ConditionSimilarities(GROUP, "full", False, None, alike, {}))
-    assert layers.least_similar(same["means"]) == layers.ALIKE
+    assert layers.least_similar(same["means"]) == layers.EQUAL_CHANGE
     assert (len(own["contrasts"]), own["means"].low.count()) == (0, 0)
 
 
@@ -321,7 +321,11 @@ def test_every_condition_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -
     chart = plot_similarity(tables["means"])
     known = tables["means"][tables["means"]["value"].notna()]
     lines_of = zip(
-        known["condition"], known["comparison"].map(layers.KINDS), known["layer"], known["value"], strict=True
+        known["condition"],
+        known["comparison"].map(layers.COMPARISON_NAMES),
+        known["layer"],
+        known["value"],
+        strict=True,
     )
     drawn = {(line["series"], line["kind"], line["layer"], line["mean"]) for line in values_of(chart)}
     assert drawn == {(condition, kind, layer, float(f"{mean:.5g}")) for condition, kind, layer, mean in lines_of}

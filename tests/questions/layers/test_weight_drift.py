@@ -22,7 +22,7 @@ from tests.snapshots.test_importers import save_older
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, family_of
 from toolkit.questions.layers import weights as weight_drift
-from toolkit.questions.layers.weights import NONE, SHARED, measure_weight_drift
+from toolkit.questions.layers.weights import NOT_APPLICABLE, SHARED, measure_weight_drift
 from toolkit.snapshots.store import Run
 
 Tensors = dict[str, np.ndarray]
@@ -116,7 +116,7 @@ def test_no_parameter_of_the_backbone_is_left_out(model_type: str, tiny_model: C
     assert zero.reason.str.contains("0 before: it has no share and no angle").all()
     assert zero.relative_drift.isna().all()
     absent = table[table.num_values == 0]
-    assert set(absent.reason) <= {NONE}
+    assert set(absent.reason) <= {NOT_APPLICABLE}
     assert absent.norm_change.isna().all()
     assert set(absent.component) == {*EMBEDDING_PARAMETERS, *family.components, "pooler"} - {"layers.{K}"} - set(
         table.component[table.num_values > 0]
@@ -164,7 +164,7 @@ def test_angles_that_are_known() -> None:
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = np.random.default_rng(0).normal(size=(2, 10_000)).astype(np.float32)
     whole = weight_drift._with_measures(*sides_of(old, new))
-    monkeypatch.setattr(weight_drift, "BLOCK_VALUES", 333)
+    monkeypatch.setattr(weight_drift, "VALUES_AT_ONCE", 333)
     monkeypatch.setattr(weight_drift, "FIRST_VALUES", 7)
     parts = weight_drift._with_measures(*sides_of(old, new))
     for name in ("norm_before", "norm_change", "relative_drift", "angle_degrees"):

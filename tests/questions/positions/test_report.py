@@ -119,7 +119,7 @@ def test_tiles_and_tables_follow_the_data(collected):
     assert (tile_of(worded, "line_match").value, tile_of(worded, "orbit_share").value) == ("no", "yes")
     verdict = collected.verdicts["orbit_share"]
     facts = dict(tile_of(collected, "orbit_share").lines)
-    assert float(facts[positions.WHAT["orbit_share"]]) == pytest.approx(verdict.value, rel=0.01)
+    assert float(facts[positions.AXIS_TITLES["orbit_share"]]) == pytest.approx(verdict.value, rel=0.01)
     assert float(facts["needed"]) == verdict.threshold
     assert float(facts["smooth curves, at most"]) == pytest.approx(verdict.negative.max(), rel=0.01)
     waves = positions.waves_table(collected)
@@ -133,9 +133,9 @@ def test_tiles_and_tables_follow_the_data(collected):
 def test_charts_hold_the_tables_numbers(collected):
     drawn = positions.charts(collected)
     gram = values_of(drawn["cosine_gram"])
-    rows = collected.rows["learned"][: positions.GRAM]
+    rows = collected.rows["learned"][: positions.HEAT_MAP_ROWS]
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(gram[: positions.GRAM**2], (rows @ rows.T).ravel(), atol=2e-3)
+    np.testing.assert_allclose(gram[: positions.HEAT_MAP_ROWS**2], (rows @ rows.T).ravel(), atol=2e-3)
     lags = [line for line in values_of(drawn["cosine_by_lag"]) if line.get("table") == "learned"]
     own = collected.by_lag[collected.by_lag["table"] == "learned"].set_index("lag")["value"]
     assert {line["lag"]: line["value"] for line in lags} == pytest.approx(own.to_dict(), rel=1e-4, abs=1e-6)

@@ -91,7 +91,7 @@ def test_maps_are_tried_on_texts_that_they_were_not_fitted_on(monkeypatch: pytes
         return apply
 
     monkeypatch.setattr(probe, "fit_linear", fit)
-    assert np.array_equal(probe.mapped(drawn(0), drawn(0), 0), drawn(0))
+    assert np.array_equal(probe.map_by_folds(drawn(0), drawn(0), 0), drawn(0))
     assert seen == [(160, 0)] * 5
 
 
@@ -434,7 +434,7 @@ def test_where_rounding_decides_which_are_nearest_there_is_no_answer(side: str, 
     assert "\n" not in str(caught.value)
     truth = probe.search(vectors[1], drawn(3, QUERIES), K)
     by_rounding = probe.neighbours_kept(*vectors, K, 0, 0)[0].mean()
-    assert min(by_rounding, probe.recall(truth, vectors[0], drawn(3, QUERIES), 0, 0)[0].mean()) < probe.SETTLED
+    assert min(by_rounding, probe.recall(truth, vectors[0], drawn(3, QUERIES), 0, 0)[0].mean()) < probe.LEAST_SETTLED
 
 
 def test_where_rounding_decides_nothing_there_is_an_answer() -> None:

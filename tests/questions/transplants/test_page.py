@@ -158,7 +158,7 @@ def test_charts_draw_the_numbers_of_the_tables_and_nothing_else():
     tables = make_tables(has_random=False)
     assert plot_random_changes(tables["singles"]) is None
     chart = plot_shapley(tables["shapley"])
-    drawn = {v["place"]: v for v in values_of(chart) if "value" in v}
+    drawn = {v["label"]: v for v in values_of(chart) if "value" in v}
     likelihood = tables["shapley"].query("score == 'log-likelihood'").set_index("component")
     assert set(drawn) == {*COMPONENTS, SUM}
     for name, mark in drawn.items():
@@ -169,7 +169,7 @@ def test_charts_draw_the_numbers_of_the_tables_and_nothing_else():
 
 
 def test_random_changes_are_drawn_with_the_range_of_their_draws():
-    drawn = [v for v in values_of(plot_random_changes(make_tables()["singles"])) if v.get("place") == "position"]
+    drawn = [v for v in values_of(plot_random_changes(make_tables()["singles"])) if v.get("label") == "position"]
     assert drawn[0]["value"] == 0.05
     assert [(mark["low"], mark["high"]) for mark in drawn] == [(0.04, 0.06), *[(-0.002, 0.003)] * 2]
 

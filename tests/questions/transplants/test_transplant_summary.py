@@ -47,7 +47,7 @@ def of(lines, component, score="log-likelihood", **match):
 
 def test_shapley_lines_add_up_and_are_the_interval_of_the_items_own_values():
     games = [make_game(seed) for seed in range(4)]
-    lines = transplants.shapley_lines(games)
+    lines = transplants.shapley_records(games)
     for value, factor in (("log-likelihood", 1), ("accuracy", 100)):
         total = of(lines, transplants.TOTAL, value)["value"]
         assert sum(of(lines, name, value)["value"] for name in PLAYERS) == pytest.approx(total)
@@ -60,7 +60,7 @@ def test_shapley_lines_add_up_and_are_the_interval_of_the_items_own_values():
 
 
 def test_the_planted_cause_is_found_and_the_others_are_silent():
-    lines = transplants.shapley_lines([make_game(seed) for seed in range(5)])
+    lines = transplants.shapley_records([make_game(seed) for seed in range(5)])
     line = of(lines, "position")
     assert line["low"] > 0.2
     assert line["share"] == pytest.approx(1, abs=0.2)
@@ -70,7 +70,7 @@ def test_the_planted_cause_is_found_and_the_others_are_silent():
     assert (still["value"], still["low"], still["high"]) == (0, 0, 0)
     assert "bit for bit what it was" in still["note"]
     told = [replace(make_game(seed), stillness=("", "", "all its rows are inseparable", "")) for seed in range(2)]
-    assert of(transplants.shapley_lines(told), "segment")["note"].startswith("all its rows are inseparable")
+    assert of(transplants.shapley_records(told), "segment")["note"].startswith("all its rows are inseparable")
 
 
 def test_shares_are_refused_where_the_sum_may_be_0_and_for_one_seed():
@@ -78,7 +78,7 @@ def test_shares_are_refused_where_the_sum_may_be_0_and_for_one_seed():
         ([make_game(seed, (0.0,) * 4) for seed in range(5)], transplants.NO_SHARE),
         ([make_game(0)], transplants.NO_SHARE_OF_ONE),
     ):
-        for line in transplants.shapley_lines(games):
+        for line in transplants.shapley_records(games):
             if line["score"] == "accuracy" and len(games) > 1:
                 continue  # right or wrong by a threshold: noise moves it one way
             assert np.isnan(line["share"])
@@ -89,14 +89,14 @@ def test_noise_alone_is_told_apart_from_0_no_more_often_than_its_level_says():
     misses = 0
     for world in range(60):
         games = [make_game(100 * world + seed, (0.0,) * 4) for seed in range(4)]
-        line = of(transplants.shapley_lines(games), "position")
+        line = of(transplants.shapley_records(games), "position")
         misses += not line["low"] <= 0 <= line["high"]
     assert misses <= 8  # of 60 at 5 %: a binomial count above 8 has a probability below 0.003
 
 
 def test_singles_are_the_transplant_random_changes_and_their_difference():
     games = [make_game(seed) for seed in range(4)]
-    lines = transplants.single_lines(games)
+    lines = transplants.single_records(games)
     real, random, difference = (of(lines, "position", change=kind) for kind in ("transplant", "random", "difference"))
     assert real["value"] == pytest.approx(np.mean([g.values["log-likelihood"][2] + 1 for g in games]))
     assert difference["low"] > 0.2
@@ -105,7 +105,7 @@ def test_singles_are_the_transplant_random_changes_and_their_difference():
     ]
     assert (random["least"], random["greatest"]) == pytest.approx((np.min(draws), np.max(draws)))
     whole = of(lines, transplants.TOTAL, change="transplant")
-    assert whole["value"] == pytest.approx(of(transplants.shapley_lines(games), transplants.TOTAL)["value"])
+    assert whole["value"] == pytest.approx(of(transplants.shapley_records(games), transplants.TOTAL)["value"])
     assert of(lines, "word", change="difference")["low"] < 0
     rotated, other = (of(lines, "position", change=kind) for kind in ("rotated", "rotated difference"))
     expected = [real["value"] - random["value"], 2 * random["value"], real["value"] - rotated["value"]]
@@ -116,7 +116,7 @@ def test_a_kind_of_change_that_does_not_apply_has_a_reason_and_no_number():
     games = [make_game(seed) for seed in range(2)]
     for game, score in product(games, ("log-likelihood", "accuracy")):
         game.perturbed["rotated"][score][POSITION] = np.nan
-    lines = transplants.single_lines(games)
+    lines = transplants.single_records(games)
     for kind in ("rotated", "rotated difference"):
         line = of(lines, "position", change=kind)
         assert np.isnan([line["value"], line["low"], line["high"]]).all()
@@ -126,7 +126,7 @@ def test_a_kind_of_change_that_does_not_apply_has_a_reason_and_no_number():
 
 def test_coalitions_and_checks_have_a_line_each():
     games = {3: make_game(3), 5: make_game(5)}
-    lines = transplants.coalition_lines(games)
+    lines = transplants.coalition_records(games)
     assert len(lines) == 2 * 2 * 16
     assert {line["coalition"] for line in lines} >= {"none", "all", "word + position"}
-    assert [line["seed"] for line in transplants.check_lines(games)] == [3, 5]
+    assert [line["seed"] for line in transplants.check_records(games)] == [3, 5]

@@ -65,16 +65,17 @@ class Gradients:
 
 def measure_gradients(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Gradients:
     """One backward pass of SCALAR, in float64 and without dropout, for the text followed by NUM_PADDING [PAD]s."""
-    length, parts = len(sentence), find_parts(loaded)
-    room = NUM_PADDING if loaded.max_length is None else min(NUM_PADDING, loaded.max_length - length)
-    padded = _pad(loaded, sentence, room)
+    parts = find_parts(loaded)
+    num_tokens = len(sentence)
+    num_padding = NUM_PADDING if loaded.max_length is None else min(NUM_PADDING, loaded.max_length - num_tokens)
+    padded = _pad(loaded, sentence, num_padding)
     with in_float64(loaded):
-        gradients = _differentiate(loaded, padded, length, seed)
+        gradients = _differentiate(loaded, padded, num_tokens, seed)
     return Gradients(
         scalar=SCALAR,
-        parameters=_parameter_table(parts, padded, length, gradients),
-        rows=_row_table(parts, padded, length, gradients),
-        num_padding=room,
+        parameters=_parameter_table(parts, padded, num_tokens, gradients),
+        rows=_row_table(parts, padded, num_tokens, gradients),
+        num_padding=num_padding,
         padding_row=parts.word.padding_idx,
     )
 
@@ -89,8 +90,11 @@ def _pad(loaded: Loaded, sentence: Sentence, num_padding: int) -> Sentence:
     return replace(padded, texts=sentence.texts)
 
 
-def _differentiate(loaded: Loaded, padded: Sentence, length: int, seed: int) -> dict[str, Array | None]:
-    """Canonical name to the gradient of SCALAR, or None where the parameter is frozen."""
+def _differentiate(loaded: Loaded, padded: Sentence, num_tokens: int, seed: int) -> dict[str, Array | None]:
+    """Canonical name to the gradient of SCALAR, or None where the parameter is frozen.
+
+    ``padded`` is the text with padding behind its ``num_tokens`` tokens; the padding is masked out.
+    """
     backbone = loaded.model.backbone
     parameters = dict(backbone.named_parameters())
     module_names = {
@@ -104,33 +108,41 @@ def _differentiate(loaded: Loaded, padded: Sentence, length: int, seed: int) -> 
         if canonical in module_names and parameters[module_names[canonical]].requires_grad
     }
     inputs = make_inputs(loaded, padded)
-    inputs["attention_mask"][:, length:] = 0
+    inputs["attention_mask"][:, num_tokens:] = 0
     with in_eval_mode(backbone), torch.enable_grad():
-        mean = backbone(**inputs).last_hidden_state[0, :length].mean(dim=0)
+        mean = backbone(**inputs).last_hidden_state[0, :num_tokens].mean(dim=0)
         scalar = mean @ torch.as_tensor(np.random.default_rng(seed).standard_normal(len(mean))).to(mean)
         gradients = torch.autograd.grad(scalar, list(trainable.values())) if trainable else ()
-    gradients_by_name = {name: as_array(g) for name, g in zip(trainable, gradients, strict=True)}
+    gradients_by_name = {name: as_array(gradient) for name, gradient in zip(trainable, gradients, strict=True)}
     return {name: gradients_by_name.get(name) for name in module_names}
 
 
-def _parameter_table(parts: Parts, padded: Sentence, length: int, gradients: dict[str, Array | None]) -> pd.DataFrame:
+def _parameter_table(
+    parts: Parts, padded: Sentence, num_tokens: int, gradients: dict[str, Array | None]
+) -> pd.DataFrame:
     """One record per embedding parameter: its rows, how many are used and how many got a gradient, and its norm."""
     records = []
     for name, gradient in gradients.items():
-        rows, size = padded.rows.get(name), (pd.NA, pd.NA)
+        rows = padded.rows.get(name)  # (tokens,); None for a vector of LayerNorm
+        num_rows = num_used = num_with_gradient = pd.NA
         if rows is not None:
-            size = (parts.tables[name].num_embeddings, len(set(rows[:length].tolist())))
-        if gradient is None:
-            records.append((name, False, *size, pd.NA if rows is None else 0, float("nan"), "frozen"))
-            continue
-        num_with_gradient = pd.NA if rows is None else int(np.any(gradient != 0, axis=1).sum())
-        records.append((name, True, *size, num_with_gradient, float(np.linalg.norm(gradient)), ""))
+            num_rows = parts.tables[name].num_embeddings
+            num_used = len(set(rows[:num_tokens].tolist()))
+            num_with_gradient = 0 if gradient is None else int(np.any(gradient != 0, axis=1).sum())
+        gradient_norm = float("nan") if gradient is None else float(np.linalg.norm(gradient))
+        reason = "frozen" if gradient is None else ""
+        records.append((name, gradient is not None, num_rows, num_used, num_with_gradient, gradient_norm, reason))
     frame = pd.DataFrame(records, columns=columns_of("take_apart.gradients.parameters"))
     return frame.astype(dict.fromkeys(("num_rows", "num_used", "num_with_gradient"), "Int64"))
 
 
-def _row_table(parts: Parts, padded: Sentence, length: int, gradients: dict[str, Array | None]) -> pd.DataFrame:
-    """One record per row that the padded text looks up, and per row of the segment table: the norm of its gradient."""
+def _row_table(
+    parts: Parts, padded: Sentence, num_real_tokens: int, gradients: dict[str, Array | None]
+) -> pd.DataFrame:
+    """One record per row that the padded text looks up, and per row of the segment table: the norm of its gradient.
+
+    The first ``num_real_tokens`` are the text's; padding follows.
+    """
     records: list[tuple[object, ...]] = []
     for name, rows in padded.rows.items():
         if name not in gradients:
@@ -138,21 +150,23 @@ def _row_table(parts: Parts, padded: Sentence, length: int, gradients: dict[str,
         gradient, table = gradients[name], parts.tables[name]
         all_segments = range(table.num_embeddings) if name == "token_type_embeddings" else ()
         for row in dict.fromkeys([*rows.tolist(), *all_segments]):
-            count = int((rows[:length] == row).sum())
+            num_tokens = int((rows[:num_real_tokens] == row).sum())
             token = padded.tokens[rows.tolist().index(row)] if name == "word_embeddings" else ""
-            norm = float("nan") if gradient is None else float(np.linalg.norm(gradient[row]))
-            if row == table.padding_idx:
-                note = "padding_idx: its gradient is dropped"
-            elif count:
-                note = ""
+            gradient_norm = float("nan") if gradient is None else float(np.linalg.norm(gradient[row]))
+            if gradient is None:
+                reason = "frozen"
+            elif row == table.padding_idx:
+                reason = "padding_idx: its gradient is dropped"
+            elif num_tokens:
+                reason = ""
             else:
-                note = "padding only: behind the mask" if row in rows else "no token of this text uses it"
-            records.append((name, row, token, count, norm, "frozen" if gradient is None else note))
+                reason = "padding only: behind the mask" if row in rows else "no token of this text uses it"
+            records.append((name, row, token, num_tokens, gradient_norm, reason))
     return pd.DataFrame(records, columns=columns_of("take_apart.gradients.rows"))
 
 
-BLOCK = 64
-"""Tokens at once: one-hot vectors of a large vocabulary fill the memory."""
+TOKENS_AT_ONCE = 64
+"""One-hot vectors of a large vocabulary fill the memory."""
 
 
 def compare_one_hot(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
@@ -162,13 +176,15 @@ def compare_one_hot(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
     """
     records = []
     for name, table in find_parts(loaded).tables.items():
-        ids = torch.as_tensor(sentence.rows[name], device=table.weight.device)
-        difference = 0.0
+        rows = torch.as_tensor(sentence.rows[name], device=table.weight.device)
+        largest_difference = 0.0
         with torch.inference_mode():
-            for block in torch.split(ids, BLOCK):
+            for block in torch.split(rows, TOKENS_AT_ONCE):
                 one_hot = torch.nn.functional.one_hot(block, table.num_embeddings).to(table.weight.dtype)
-                difference = max(difference, float((one_hot @ table.weight - table(block)).abs().max()))
-        records.append((name, len(ids), *table.weight.shape, difference))
+                block_difference = (one_hot @ table.weight - table(block)).abs().max()
+                largest_difference = max(largest_difference, float(block_difference))
+        num_rows, num_columns = table.weight.shape
+        records.append((name, len(rows), num_rows, num_columns, largest_difference))
     return pd.DataFrame(records, columns=columns_of("take_apart.one_hot"))
 
 
@@ -195,9 +211,11 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
     A function f is permutation-equivariant where f(Px) = P f(x) for every P; shown here for one P drawn with ``seed``
     that is neither the identity nor, with three tokens or more, the reversal, which keeps distances.
     """
-    parts, order = find_parts(loaded), _draw_order(len(sentence), seed)
+    parts = find_parts(loaded)
+    order = _draw_order(len(sentence), seed)
     segments = None if sentence.segments is None else sentence.segments[order]
     shuffled = replace(sentence, words=sentence.words[order], segments=segments)
+    # Source of order to the weights that hold it; "" is the model as it is, and rotary angles have no weights.
     sources: dict[str, torch.Tensor | None] = {"": None}
     if parts.position is not None:
         sources[TABLE] = parts.position.weight
@@ -208,11 +226,11 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
     if parts.is_rotary:
         sources[ANGLES] = None
     records = []
-    with in_float64(loaded), contextlib.ExitStack() as silenced:
+    with in_float64(loaded), contextlib.ExitStack() as zeroed:
         arguments: dict[str, Any] = {}
         for name, weight in sources.items():
             if weight is not None:
-                silenced.enter_context(replaced(weight, torch.zeros_like(weight)))
+                zeroed.enter_context(replaced(weight, torch.zeros_like(weight)))
             if name == ANGLES:
                 # Every token at place 0 turns all of them by one angle; no mask lets each see all the others.
                 device = parts.word.weight.device
@@ -225,15 +243,15 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
     return Permutation(tuple(order.tolist()), pd.DataFrame(records, columns=columns_of("take_apart.permutation.table")))
 
 
-def _draw_order(length: int, seed: int) -> Ids:
-    """A permutation of ``length`` places: never the identity and, of three places or more, never the reversal."""
+def _draw_order(num_tokens: int, seed: int) -> Ids:
+    """A permutation of ``num_tokens`` places: never the identity and, of three places or more, never the reversal."""
     rng = np.random.default_rng(seed)
-    identity = np.arange(length)
-    if length < 2:  # one token has one order
+    identity = np.arange(num_tokens)
+    if num_tokens < 2:  # one token has one order
         return identity
     while True:
-        order = rng.permutation(length)
-        is_reversal = length > 2 and np.array_equal(order, identity[::-1])
+        order = rng.permutation(num_tokens)
+        is_reversal = num_tokens > 2 and np.array_equal(order, identity[::-1])
         if not np.array_equal(order, identity) and not is_reversal:
             return order
 
@@ -257,9 +275,11 @@ def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
 
     A change that leaves the ids as they are has no line.
     """
-    num_rows, columns = find_parts(loaded).num_segments, columns_of("take_apart.segments.changes")
-    token_type_ids, original = sentence.token_type_ids, sentence.segments
+    num_rows = find_parts(loaded).num_segments
+    columns = columns_of("take_apart.segments.changes")
+    token_type_ids = sentence.token_type_ids
     type_ids = None if token_type_ids is None else tuple(int(i) for i in token_type_ids)
+    original = sentence.segments
     if original is None or num_rows < 2:
         reason = why_absent(loaded, "token_type_embeddings") or "the segment table has one row: every token has it"
         return Segments(type_ids, num_rows, pd.DataFrame(columns=columns), reason)
@@ -268,7 +288,8 @@ def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
         "swapped": np.where(original == 0, 1, np.where(original == 1, 0, original)),
         "all 0": np.zeros_like(original),
     }
-    records, compared = [], [original]
+    records = []
+    compared = [original]
     with in_float64(loaded):
         before = run_model(loaded, sentence)
         for change, segments in changes.items():
@@ -302,33 +323,34 @@ def compare_special_tokens(loaded: Loaded, sentence: Sentence) -> SpecialTokens:
     fewer where the model has no room); ``other segment`` is the same as the first, of segment 1 throughout (only where
     the table has a choice). The two [SEP] of a pair are compared within the text (``other end of the pair``).
     """
-    tokenizer, word_rows, last_place = loaded.tokenizer, sentence.words, len(sentence) - 1
-    places = {"cls": 0} if word_rows[0] in (tokenizer.cls_token_id, tokenizer.bos_token_id) else {}
-    places |= {"sep": last_place} if word_rows[last_place] in (tokenizer.sep_token_id, tokenizer.eos_token_id) else {}
-    names, columns = {k: sentence.tokens[i] for k, i in places.items()}, columns_of("take_apart.special_tokens.table")
+    tokenizer, word_rows = loaded.tokenizer, sentence.words
+    names = {}
+    if word_rows[0] in (tokenizer.cls_token_id, tokenizer.bos_token_id):
+        names["cls"] = sentence.tokens[0]
+    if word_rows[-1] in (tokenizer.sep_token_id, tokenizer.eos_token_id):
+        names["sep"] = sentence.tokens[-1]
+    columns = columns_of("take_apart.special_tokens.table")
     if not names:
         return SpecialTokens(pd.DataFrame(columns=columns), {}, {})
     other_texts = _other_texts(loaded, sentence)
     with in_float64(loaded):
-        own_stages, stages_by_text = (
-            _stages(loaded, sentence),
-            {name: _stages(loaded, text) for name, text in other_texts.items()},
-        )
-    # Token, other text, the token's place, the other text's stages, the place there.
-    pairs = []
-    for name, other_stages in stages_by_text.items():
-        if "cls" in names and name != "other segment":
-            pairs.append(("cls", name, 0, other_stages, 0))
+        stages_of_text = _stages(loaded, sentence)
+        stages_of_others = {name: _stages(loaded, text) for name, text in other_texts.items()}
+    # Token, other text, the token's index, the other text's stages, the index there.
+    comparisons = []
+    for other_name, other_stages in stages_of_others.items():
+        if "cls" in names and other_name != "other segment":
+            comparisons.append(("cls", other_name, 0, other_stages, 0))
         if "sep" in names:
-            pairs.append(("sep", name, last_place, other_stages, -1))
+            comparisons.append(("sep", other_name, -1, other_stages, -1))
     first_sep = int(np.flatnonzero(word_rows == word_rows[-1])[0])
-    if "sep" in names and first_sep < last_place and len(sentence.texts) > 1:
-        pairs.append(("sep", "other end of the pair", first_sep, own_stages, last_place))
+    if "sep" in names and first_sep < len(sentence) - 1 and len(sentence.texts) > 1:
+        comparisons.append(("sep", "other end of the pair", first_sep, stages_of_text, -1))
     records = []
-    for token, name, place, other_stages, other_place in pairs:
-        for stage, vectors, other_vectors in zip(STAGES, own_stages, other_stages, strict=True):
-            difference = relative_difference(vectors[place], other_vectors[other_place])
-            records.append((names[token], name, stage, difference, difference < SAME))
+    for token, other_name, index, other_stages, other_index in comparisons:
+        for stage, vectors, other_vectors in zip(STAGES, stages_of_text, other_stages, strict=True):
+            difference = relative_difference(vectors[index], other_vectors[other_index])
+            records.append((names[token], other_name, stage, difference, difference < SAME))
     tokens = {name: " ".join(text.tokens) for name, text in other_texts.items()}
     return SpecialTokens(pd.DataFrame(records, columns=columns), tokens, names)
 
@@ -345,29 +367,28 @@ def _other_texts(loaded: Loaded, sentence: Sentence) -> dict[str, Sentence]:
         )
     is_content = np.array([word not in boundary_rows for word in sentence.words])
     filled_rows = np.where(is_content, fill_row, sentence.words)
-    place = int(np.flatnonzero(is_content)[-1]) if is_content.any() else max(len(filled_rows) - 2, 0)
+    # The last content token is left out, or stands twice, so that what follows it is one place from where it was.
+    last_content = int(np.flatnonzero(is_content)[-1]) if is_content.any() else max(len(filled_rows) - 2, 0)
     if loaded.max_length is not None and len(filled_rows) >= loaded.max_length:
-        moved_rows, moved_types = (
-            np.delete(filled_rows, place),
-            None if type_ids is None else np.delete(type_ids, place),
-        )
+        shifted_rows = np.delete(filled_rows, last_content)
+        shifted_types = None if type_ids is None else np.delete(type_ids, last_content)
     else:
-        moved_rows = np.insert(filled_rows, place, fill_row)
-        moved_types = None if type_ids is None else np.insert(type_ids, place, type_ids[place])
+        shifted_rows = np.insert(filled_rows, last_content, fill_row)
+        shifted_types = None if type_ids is None else np.insert(type_ids, last_content, type_ids[last_content])
     texts = {
         "same place": make_sentence(loaded, filled_rows, type_ids),
-        "next place": make_sentence(loaded, moved_rows, moved_types),
+        "next place": make_sentence(loaded, shifted_rows, shifted_types),
     }
     if parts.num_segments > 1:
         # Segment 1 throughout where the last token has 0, and 0 where it has 1: the [SEP] changes sides.
         last_segment = 0 if sentence.segments is None else int(sentence.segments[-1])
-        texts["other segment"] = make_sentence(
-            loaded, filled_rows, np.full(len(filled_rows), 0 if last_segment else 1, np.int64)
-        )
+        other_segments = np.full(len(filled_rows), 0 if last_segment else 1, np.int64)
+        texts["other segment"] = make_sentence(loaded, filled_rows, other_segments)
     return texts
 
 
 def _stages(loaded: Loaded, sentence: Sentence) -> tuple[Array, ...]:
+    """For each of STAGES the (tokens, width) vectors."""
     return as_array(find_parts(loaded).word.weight)[sentence.words], *run_model(loaded, sentence).stages
 
 
@@ -394,13 +415,14 @@ def decompose_tokens(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
     vectors = look_up(loaded, sentence)
     rows = {PARTS[name]: row_ids for name, row_ids in sentence.rows.items()}
     sums = np.sum(list(vectors.values()), axis=0)
-    squared = np.sum(sums**2, axis=1)
+    squared_lengths = np.sum(sums**2, axis=1)
     records: list[tuple[object, ...]] = []
     for i, token in enumerate(sentence.tokens):
         for part, values in vectors.items():
-            share = float(values[i] @ sums[i] / squared[i]) if squared[i] else float("nan")
+            share = float(values[i] @ sums[i] / squared_lengths[i]) if squared_lengths[i] else float("nan")
             records.append((i, token, part, int(rows[part][i]), float(np.linalg.norm(values[i])), share))
-        records.append((i, token, "sum", pd.NA, float(np.sqrt(squared[i])), 1.0 if squared[i] else float("nan")))
+        share_of_all = 1.0 if squared_lengths[i] else float("nan")
+        records.append((i, token, "sum", pd.NA, float(np.sqrt(squared_lengths[i])), share_of_all))
     return pd.DataFrame(records, columns=columns_of("take_apart.tokens")).astype({"row": "Int64"})
 
 
@@ -433,14 +455,16 @@ def prove_sum(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
         return (text, summed) if left_out == "LayerNorm" else (f"LayerNorm({text})", normalise(parts, summed))
 
     controls = [*(vectors if len(vectors) > 1 else ()), "LayerNorm"]
-    records = []
-    for left_out, precision, truth in (
+    comparisons = [
         ("", "float32", output),
         ("", "float64", exact),
         *((name, "float32", output) for name in controls),
-    ):
+    ]
+    records = []
+    for left_out, precision, module_output in comparisons:
         text, values = by_hand(left_out)
-        difference, bound = largest(values - truth), rounding_bound(parts, vectors, truth, precision)
+        difference = largest(values - module_output)
+        bound = rounding_bound(parts, vectors, module_output, precision)
         records.append((text, left_out, precision, difference, bound, difference <= bound))
     return pd.DataFrame(records, columns=columns_of("take_apart.layer_sum"))
 
@@ -464,15 +488,24 @@ def normalise(parts: Parts, vectors: Array) -> Array:
 
 
 def rounding_bound(parts: Parts, vectors: dict[str, Array], output: Array, precision: str) -> float:
-    """The largest difference that rounding in this precision explains, over all entries."""
-    sizes: Array = np.sum([np.abs(values) for values in vectors.values()], axis=0)
-    count = NUM_ROUNDINGS
+    """The largest difference that rounding in this precision explains, over all entries.
+
+    n·u·(max|w| · max_t(max_j(Σ|v_tj|) / s_t) + max|output|): n roundings of relative size u (HALF_ULP), over tokens t
+    and columns j. Rounding of the sum of the parts v is a share of the sum of their magnitudes, which LayerNorm
+    multiplies by its weight w over the token's standard deviation s_t; its own roundings are shares of its output. A
+    projection P before LayerNorm adds up as many terms as it has inputs: n grows by these, and Σ|v| becomes Σ|v|·|P|ᵀ.
+    """
+    magnitudes: Array = np.sum([np.abs(values) for values in vectors.values()], axis=0)
+    num_roundings = NUM_ROUNDINGS
     if parts.inner_projection is not None:
-        sizes = sizes @ np.abs(as_array(parts.inner_projection.weight)).T
-        count += parts.inner_projection.in_features
-    spread = np.sqrt(project(parts, np.sum(list(vectors.values()), axis=0)).var(axis=1) + parts.layer_norm.eps)
-    stretched = sizes.max(axis=1) / spread * np.abs(as_array(parts.layer_norm.weight)).max()
-    return float(count * HALF_ULP[precision] * (stretched.max() + np.abs(output).max()))
+        magnitudes = magnitudes @ np.abs(as_array(parts.inner_projection.weight)).T
+        num_roundings += parts.inner_projection.in_features
+    sums = project(parts, np.sum(list(vectors.values()), axis=0))
+    deviations = np.sqrt(sums.var(axis=1) + parts.layer_norm.eps)  # (tokens,)
+    largest_weight = np.abs(as_array(parts.layer_norm.weight)).max()
+    normalised_magnitudes = magnitudes.max(axis=1) / deviations * largest_weight
+    largest_error = normalised_magnitudes.max() + np.abs(output).max()
+    return float(num_roundings * HALF_ULP[precision] * largest_error)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -572,7 +605,7 @@ def list_parameters(loaded: Loaded) -> pd.DataFrame:
     model does not have keeps its line, with NA and its ``reason``.
     """
     parameters = dict(loaded.model.backbone.named_parameters())
-    total = sum(p.numel() for p in parameters.values())
+    num_values = sum(tensor.numel() for tensor in parameters.values())
     numbers = {name: i for i, name in enumerate(parameters, start=1)}
     records: list[tuple[object, ...]] = []
     for parameter in EMBEDDING_PARAMETERS:
@@ -581,28 +614,34 @@ def list_parameters(loaded: Loaded) -> pd.DataFrame:
             reason = why_absent(loaded, parameter) or "not applicable: the model has none"
             records.append((parameter, "", pd.NA, pd.NA, pd.NA, pd.NA, float("nan"), None, reason))
             continue
-        p = parameters[name]
-        rows = len(p) if p.ndim == 2 else pd.NA
-        values = (name, numbers[name], rows, p.shape[-1], p.numel(), p.numel() / total, p.requires_grad, "")
-        records.append((parameter, *values))
-    records += _component_records(loaded, total)
+        tensor = parameters[name]
+        num_rows = len(tensor) if tensor.ndim == 2 else pd.NA
+        share = tensor.numel() / num_values
+        size = (num_rows, tensor.shape[-1], tensor.numel(), share)
+        records.append((parameter, name, numbers[name], *size, tensor.requires_grad, ""))
+    records += _component_records(loaded, num_values)
     frame = pd.DataFrame(records, columns=columns_of("take_apart.parameters"))
     return frame.astype(dict.fromkeys(("number", "num_rows", "num_columns", "num_values"), "Int64"))
 
 
-def _component_records(loaded: Loaded, total: int) -> list[tuple[object, ...]]:
-    """One record per component but the head and the embedding parameters (the layers as one), and one for ``all``."""
+def _component_records(loaded: Loaded, num_values: int) -> list[tuple[object, ...]]:
+    """One record per component but the head and the embedding parameters (the layers as one), and one for ``all``.
+
+    ``num_values``: of the whole backbone.
+    """
     groups: dict[str, list[str]] = {}
     for leaf, names in list_components(loaded.model, loaded.family).items():
         if leaf not in EMBEDDING_PARAMETERS and leaf != "head":
-            groups.setdefault("layers" if leaf.startswith("layers.") else leaf, []).extend(names)
+            group = "layers" if leaf.startswith("layers.") else leaf
+            groups.setdefault(group, []).extend(names)
     parameters = {f"{BACKBONE}{name}": tensor for name, tensor in loaded.model.backbone.named_parameters()}
     groups["all"] = list(parameters)
     records: list[tuple[object, ...]] = []
     for group, members in groups.items():
-        size = sum(parameters[name].numel() for name in members)
+        group_size = sum(parameters[name].numel() for name in members)
         states = {parameters[name].requires_grad for name in members}
-        state = states.pop() if len(states) == 1 else None
-        note = "" if state is not None else "some frozen"
-        records.append((group, "", len(members), pd.NA, pd.NA, size, size / total, state, note))
+        requires_grad = states.pop() if len(states) == 1 else None
+        note = "" if requires_grad is not None else "some frozen"
+        share = group_size / num_values
+        records.append((group, "", len(members), pd.NA, pd.NA, group_size, share, requires_grad, note))
     return records

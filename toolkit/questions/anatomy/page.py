@@ -13,8 +13,8 @@ from toolkit.reporting.page import Block, Page, Section, TextBlock, Tile, pictur
 Document = dict[str, Any]
 """An anatomy as plain values (:func:`toolkit.questions.anatomy.measure.as_document`)."""
 
-MOST_DRAWN = 60
-"""Tokens of the chart; the table has all of them."""
+MAX_TOKENS_DRAWN = 60
+"""Of the chart; the table has all tokens."""
 
 
 def number(value: float | None) -> str:
@@ -32,11 +32,11 @@ def percent(value: float | None) -> str:
     return f"{value:.{digits}%}".replace("%", " %")
 
 
-def shortened(tokens: Sequence[str], most: int = 24) -> str:
+def shortened(tokens: Sequence[str], max_tokens: int = 24) -> str:
     """Tokens in a row, the middle of a long list left out and counted."""
-    if len(tokens) <= most:
+    if len(tokens) <= max_tokens:
         return " ".join(tokens)
-    half = most // 2
+    half = max_tokens // 2
     return " ".join([*tokens[:half], f"... ({len(tokens) - 2 * half} more) ...", *tokens[-half:]])
 
 
@@ -125,17 +125,23 @@ def _gradients(document: Document) -> Iterable[Block]:
     gradients = document["gradients"]
     rows = []
     for record in gradients["parameters"]:
-        counts = ["" if record[key] is None else record[key] for key in ("num_rows", "num_used", "num_with_gradient")]
+        counts = [record[name] for name in ("num_rows", "num_used", "num_with_gradient")]
+        counts = ["" if count is None else count for count in counts]
         norm = "frozen" if record["gradient_norm"] is None else number(record["gradient_norm"])
         rows.append([record["parameter"], "yes" if record["requires_grad"] else "no", *counts, norm])
     header = ("parameter", "requires grad", "rows", "used by the text", "with a gradient", "gradient norm")
     yield rows_block(header, rows, f"The scalar behind the gradient: {gradients['scalar']}.")
-    chosen = [
-        {**record, "row": str(record["row"]), "gradient_norm": number(record["gradient_norm"])}
+    rows = [
+        [
+            record["parameter"],
+            str(record["row"]),
+            record["token"],
+            record["num_tokens"],
+            number(record["gradient_norm"]),
+            record["reason"],
+        ]
         for record in gradients["rows"]
     ]
-    names = ("parameter", "row", "token", "num_tokens", "gradient_norm", "reason")
-    rows = [[record[name] for name in names] for record in chosen]
     header = ("parameter", "row", "token", "tokens", "gradient norm", "why")
     caption = f"Single rows; tokens of padding behind the text: {gradients['num_padding']}."
     yield rows_block(header, rows, caption)
@@ -149,20 +155,17 @@ def _segments(document: Document) -> Iterable[Block]:
     if (types := segments["token_type_ids"]) is None:
         yield TextBlock(text="The tokenizer gives no token_type_ids for this model.")
     else:
-        tokens_by_type = {
-            kind: [t for t, k in zip(tokens, types, strict=True) if k == kind] for kind in sorted(set(types))
-        }
-        yield rows_block(
-            ("token_type_id", "tokens"),
-            [(str(kind), shortened(members)) for kind, members in tokens_by_type.items()],
-            "",
-        )
-    changes: dict[str, dict[str, float | None]] = {}
+        tokens_by_type: dict[int, list[str]] = {type_id: [] for type_id in sorted(set(types))}
+        for token, type_id in zip(tokens, types, strict=True):
+            tokens_by_type[type_id].append(token)
+        type_rows = [(str(type_id), shortened(members)) for type_id, members in tokens_by_type.items()]
+        yield rows_block(("token_type_id", "tokens"), type_rows, "")
+    differences: dict[str, dict[str, float | None]] = {}
     for record in segments["changes"]:
-        changes.setdefault(record["change"], {})[record["stage"]] = record["relative_difference"]
-    if changes:
+        differences.setdefault(record["change"], {})[record["stage"]] = record["relative_difference"]
+    if differences:
         caption = "Change the ids and nothing else: by this share of their length the vectors change."
-        rows = [(change, *map(percent, stages.values())) for change, stages in changes.items()]
+        rows = [(change, *map(percent, by_stage.values())) for change, by_stage in differences.items()]
         yield rows_block(("token_type_ids", *STAGES[1:]), rows, caption)
 
 
@@ -171,27 +174,25 @@ def _special_tokens(document: Document) -> Iterable[Block]:
     special = document["special_tokens"]
     if not special["table"]:
         yield TextBlock(text="Not applicable: this tokenizer puts no such token around a text.")
-    states: dict[tuple[str, str], dict[str, str]] = {}
+    cells_by_pair: dict[tuple[str, str], dict[str, str]] = {}
     for record in special["table"]:
-        state = "equal" if record["is_equal"] else f"{percent(record['relative_difference'])} apart"
-        states.setdefault((record["token"], record["other"]), {})[record["stage"]] = state
-    if states:
-        yield rows_block(("token", "compared with", *STAGES), [(*k, *v.values()) for k, v in states.items()], "")
+        cell = "equal" if record["is_equal"] else f"{percent(record['relative_difference'])} apart"
+        cells_by_pair.setdefault((record["token"], record["other"]), {})[record["stage"]] = cell
+    if cells_by_pair:
+        rows = [(token, other, *by_stage.values()) for (token, other), by_stage in cells_by_pair.items()]
+        yield rows_block(("token", "compared with", *STAGES), rows, "")
     if other_texts := special["others"]:
-        yield rows_block(
-            ("compared with", "its tokens"),
-            [(name, shortened(text.split(), 12)) for name, text in other_texts.items()],
-            "",
-        )
+        rows = [(name, shortened(text.split(), 12)) for name, text in other_texts.items()]
+        yield rows_block(("compared with", "its tokens"), rows, "")
 
 
 def _order(document: Document) -> Iterable[Block]:
     """How far the output changes when tokens are shuffled: as the model is, then without its sources of position."""
     rows = []
     for i, record in enumerate(document["permutation"]["table"]):
-        name = (
-            f"{'also ' if i > 1 else ''}without the {record['without']}" if record["without"] else "the model as it is"
-        )
+        name = "the model as it is"
+        if record["without"]:  # each line is without what the lines above it are without, too
+            name = f"{'also ' if i > 1 else ''}without the {record['without']}"
         shows = "no" if record["is_equal"] else f"the order still shows ({number(record['relative_difference'])})"
         rows.append((name, number(record["relative_difference"]), shows))
     yield rows_block(("tokens in another order", "vectors change by", "order"), rows, "")
@@ -247,7 +248,7 @@ def plot_shares(document: Document) -> Chart | None:
     """Share of each token's sum that is its word, position and segment row; None where only one part is added."""
     parts = parts_of(document)
     records = [record for record in document["tokens"] if record["part"] in parts and record["share"] is not None]
-    records = [record | {"percent": 100 * record["share"]} for record in records if record["index"] < MOST_DRAWN]
+    records = [record | {"percent": 100 * record["share"]} for record in records if record["index"] < MAX_TOKENS_DRAWN]
     if len(parts) < 2 or not records:
         return None
     table = pd.DataFrame(records).assign(place=lambda t: t["index"].astype(str) + " " + t["token"])
@@ -267,7 +268,7 @@ def plot_shares(document: Document) -> Chart | None:
 def anatomy_page(document: Document, *, title: str | None = None, command: str = "") -> Page:
     """The eight questions with their answers and tables; first what each table adds to a token."""
     texts, tokens = document["sentence"]["texts"], document["sentence"]["tokens"]
-    caption = f"Share of each token's vector that its rows add, before LayerNorm; the first {MOST_DRAWN} tokens."
+    caption = f"Share of each token's vector that its rows add, before LayerNorm; the first {MAX_TOKENS_DRAWN} tokens."
     sections = [
         Section(id=f"question-{i}", title=question, lead=lead_of, blocks=tuple(blocks(document)))
         for i, (question, lead_of, blocks) in enumerate(SECTIONS, start=1)

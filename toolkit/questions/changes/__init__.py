@@ -46,8 +46,12 @@ QUESTION = declare(
             "`infer_exposure`, `find_ancestral_rows`",
         ),
     ),
-    public={"measure_changes": "measure", "find_ancestral_rows": "exposure", "infer_exposure": "exposure"},
-    drift=("page", "exposure_page"),
+    public={
+        "measure_changes": "measure",
+        "find_ancestral_rows": "inferred_exposure",
+        "infer_exposure": "inferred_exposure",
+    },
+    drift=("page", "inferred_exposure_page"),
     columns=COLUMNS,
     tables=TABLES,
 )

@@ -62,9 +62,10 @@ class Pair:
     def blocks(self, rows: NDArray[np.intp] | None = None) -> Iterator[Block]:
         """Every row, or of a table those of some numbers, in order."""
         for span, (a, b) in iterate_blocks([self.before, self.after], self.parameter, rows=rows):
-            if not self.is_table:
+            if not self.is_table:  # one block has the whole vector
                 a, b, span = a.reshape(-1, 1), b.reshape(-1, 1), slice(0, a.size)
-            yield np.arange(span.start, span.stop) if rows is None else rows[span], a, b
+            row_numbers = np.arange(span.start, span.stop) if rows is None else rows[span]
+            yield row_numbers, a, b
 
 
 @dataclass
@@ -131,40 +132,45 @@ class Survey:
             if keep.any():
                 yield rows[keep], a[keep], b[keep]
 
-    def count_still(self, contradicts: Callable[[Array], Any]) -> int:
-        """How many rows that did not move, (n, columns), contradict what is said of the others."""
+    def count_contradicting(self, contradicts: Callable[[Array], Any]) -> int:
+        """How many rows that did not move contradict what is said of the others.
+
+        ``contradicts``: which of some unmoved rows, (rows, columns), do.
+        """
         if self.moved.all():
             return 0
         return sum(int(contradicts(a[~self.moved[rows]]).sum()) for rows, a, _ in self.pair.blocks())
 
 
-def survey(pair: Pair) -> Survey:
+def survey_pair(pair: Pair) -> Survey:
     """One pass: which rows moved, in which precision the values are, and the sums that the simple kinds need."""
-    surveyed = Survey(pair, np.zeros(pair.shape[0], np.bool_))
-    surveyed.sums, surveyed.magnitudes = np.zeros(pair.shape[1]), np.zeros(pair.shape[1])
-    finders = FormatFinder(), FormatFinder()
+    survey = Survey(pair, np.zeros(pair.shape[0], np.bool_))
+    survey.sums, survey.magnitudes = np.zeros(pair.shape[1]), np.zeros(pair.shape[1])
+    format_before, format_after = FormatFinder(), FormatFinder()
     for rows, a, b in pair.blocks():
-        for finder, block in zip(finders, (a, b), strict=True):
-            finder.add(block)
-        surveyed.squared_reference += float(np.einsum("ij,ij->", a, a))
+        format_before.add(a)
+        format_after.add(b)
+        survey.squared_reference += float(np.einsum("ij,ij->", a, a))
         # Bits, not values: 0 and -0 are equal and not identical.
         has_moved = (a.view(np.int64) != b.view(np.int64)).any(axis=1)
-        surveyed.moved[rows] = has_moved
+        survey.moved[rows] = has_moved
         if has_moved.any():
-            _add(surveyed, *((a, b) if has_moved.all() else (a[has_moved], b[has_moved])))
-    surveyed.form_before, surveyed.form = (finder.found for finder in finders)
-    return surveyed
+            is_copied = not has_moved.all()  # a copy of whole blocks is spared
+            _add(survey, a[has_moved] if is_copied else a, b[has_moved] if is_copied else b)
+    survey.form_before = format_before.format
+    survey.form = format_after.format
+    return survey
 
 
-def _add(surveyed: Survey, a: Array, b: Array) -> None:
+def _add(survey: Survey, a: Array, b: Array) -> None:
     """Add the moved rows of one block, before and after, to the sums of a survey."""
     change = b - a
-    surveyed.num_changed += int(np.count_nonzero(change.any(axis=1)))
-    surveyed.squared_before += float(np.einsum("ij,ij->", a, a))
-    surveyed.squared_change += float(np.einsum("ij,ij->", change, change))
-    surveyed.inner += float(np.einsum("ij,ij->", a, change))
-    surveyed.sums += change.sum(axis=0)
-    surveyed.magnitudes += np.maximum(np.abs(a), np.abs(b)).sum(axis=0)
+    survey.num_changed += int(np.count_nonzero(change.any(axis=1)))
+    survey.squared_before += float(np.einsum("ij,ij->", a, a))
+    survey.squared_change += float(np.einsum("ij,ij->", change, change))
+    survey.inner += float(np.einsum("ij,ij->", a, change))
+    survey.sums += change.sum(axis=0)
+    survey.magnitudes += np.maximum(np.abs(a), np.abs(b)).sum(axis=0)
 
 
 UNEXPLAINED = 0.05
@@ -196,22 +202,25 @@ class Kind:
     """For ``permuted rows``: the number of each row that stands elsewhere, and of the row whose values it now holds."""
 
 
-IDENTICAL = Kind("identical", 0.0, "1", "bit-identical")
+SHARE = "1"
+"""Unit of a size that is a share, such as ‖Δ‖/‖E⁰‖; pages show it in %."""
+
+IDENTICAL = Kind("identical", 0.0, SHARE, "bit-identical")
 
 
-def find_equal(found: Survey) -> Kind | None:
+def find_equal(survey: Survey) -> Kind | None:
     """Bits differ and no value does: some zeros changed their sign. No cast and no rounding, and not bit-identical."""
-    if found.num_changed:
+    if survey.num_changed:
         return None
-    num_zeros = sum(int(np.count_nonzero(np.signbit(a) != np.signbit(b))) for _, a, b in found.moved_blocks())
-    return Kind("equal in value", 0.0, "1", f"identical in value; the sign of zero differs {num_zeros:,} times")
+    num_zeros = sum(int(np.count_nonzero(np.signbit(a) != np.signbit(b))) for _, a, b in survey.moved_blocks())
+    return Kind("equal in value", 0.0, SHARE, f"identical in value; the sign of zero differs {num_zeros:,} times")
 
 
-def count_cast(found: Survey) -> tuple[str, int]:
+def count_cast(survey: Survey) -> tuple[str, int]:
     """The half precision to which most rows were rounded, and how many: rows of which a value changed, and of which
     each value is the old one rounded. 0 where fewer than TELLING_VALUES values changed so."""
-    counts = dict.fromkeys(HALF_FORMATS, (0, 0))
-    for _, a, b in found.moved_blocks():
+    counts = dict.fromkeys(HALF_FORMATS, (0, 0))  # rows, and values of them, that changed so
+    for _, a, b in survey.moved_blocks():
         for name in HALF_FORMATS:
             # Few values fit by chance, so the first column spares most rows the rounding.
             rows = np.flatnonzero(FORMATS[name].round(b[:, 0]) == b[:, 0])
@@ -220,108 +229,113 @@ def count_cast(found: Survey) -> tuple[str, int]:
             num_rows, num_values = counts[name]
             counts[name] = num_rows + int(np.count_nonzero(num_changed)), num_values + int(num_changed.sum())
     name = max(counts, key=lambda name: counts[name])
-    return name, counts[name][0] if counts[name][1] >= TELLING_VALUES else 0
+    num_rows, num_values = counts[name]
+    return name, num_rows if num_values >= TELLING_VALUES else 0
 
 
-def find_cast(found: Survey) -> Kind | None:
+def find_cast(survey: Survey) -> Kind | None:
     """Every value of every row that changed is the old one rounded to a half precision; the detail counts the rows."""
-    name, num_cast = count_cast(found)
-    if num_cast != found.num_changed:
+    name, num_cast = count_cast(survey)
+    if num_cast != survey.num_changed:
         return None
     detail = f"each value is the old one rounded to {name}: a conversion, no training"
-    if found.count_still(lambda still: (FORMATS[name].round(still) != still).any(axis=1)):
-        detail = f"{num_cast:,} of {found.num_rows:,} {found.pair.rows} rounded to {name}; the others are bit-identical"
-    return Kind("cast", found.relative_of_moved, "1", detail)
+    if survey.count_contradicting(lambda still: (FORMATS[name].round(still) != still).any(axis=1)):
+        counts = f"{num_cast:,} of {survey.num_rows:,} {survey.pair.rows}"
+        detail = f"{counts} rounded to {name}; the others are bit-identical"
+    return Kind("cast", survey.relative_of_moved, SHARE, detail)
 
 
-def find_rounding(found: Survey) -> Kind | None:
+def find_rounding(survey: Survey) -> Kind | None:
     """No value has moved by more than ROUNDINGS roundings: whatever was done, the type hardly holds it."""
 
     def is_within(a: Array, b: Array) -> bool:
-        return bool((np.abs(b - a) <= ROUNDINGS * roundoff(found.form, np.maximum(np.abs(a), np.abs(b)))).all())
+        return bool((np.abs(b - a) <= ROUNDINGS * roundoff(survey.form, np.maximum(np.abs(a), np.abs(b)))).all())
 
-    if not all(is_within(a, b) for _, a, b in found.moved_blocks()):
+    if not all(is_within(a, b) for _, a, b in survey.moved_blocks()):
         return None
-    detail = f"nothing above {ROUNDINGS} roundings of {found.form.name}, so nothing can be told of it"
-    return Kind("rounding", found.relative_of_moved, "1", detail)
+    detail = f"nothing above {ROUNDINGS} roundings of {survey.form.name}, so nothing can be told of it"
+    return Kind("rounding", survey.relative_of_moved, SHARE, detail)
 
 
-def find_one_row(found: Survey) -> Kind | None:
+def find_one_row(survey: Survey) -> Kind | None:
     """One row moved and no bit of any other."""
-    if found.num_moved != 1:
+    if survey.num_moved != 1:
         return None
-    noun = "row" if found.pair.is_table else "entry"
-    detail = f"its only {noun}" if found.num_rows == 1 else f"1 of {found.num_rows:,} {found.pair.rows}"
-    return Kind(f"one {noun}", found.relative_of_moved, "1", detail)
+    noun = "row" if survey.pair.is_table else "entry"
+    detail = f"its only {noun}" if survey.num_rows == 1 else f"1 of {survey.num_rows:,} {survey.pair.rows}"
+    return Kind(f"one {noun}", survey.relative_of_moved, SHARE, detail)
 
 
-def find_scaling(found: Survey) -> Kind | None:
+def find_scaling(survey: Survey) -> Kind | None:
     """Eᵗ = c·E⁰, with c by least squares."""
-    if found.squared_before == 0:
+    if survey.squared_before == 0:
         return None
-    factor = 1 + found.inner / found.squared_before
-    form = found.form
+    factor = 1 + survey.inner / survey.squared_before
+    form = survey.form
 
     def tolerance(a: Array, b: Array) -> Array:
         # The error of c is at most one rounding of a mean, so it adds one more of the fitted value.
         return np.asarray(ROUNDINGS * (roundoff(form, b) + roundoff(form, factor * a)))
 
-    contradicting = _check(found, lambda a: factor * a, tolerance)
-    if contradicting is None:
+    num_contradicting = _check(survey, lambda a: factor * a, tolerance)
+    if num_contradicting is None:
         return None
-    detail = f"times {factor:.9g}" + where(found, contradicting)
+    detail = f"times {factor:.9g}" + say_where(survey, num_contradicting)
     if math.exp(-LIKE_DECAY) <= factor < 1:
         detail += f"; weight decay with Σ lr·decay = {-math.log(factor):.3g} would say the same"
-    if find_offset(found) is not None:
+    if find_offset(survey) is not None:
         detail += "; a common offset says the same of rows that were all equal"
-    return Kind("scaling", factor - 1, "1", detail)
+    return Kind("scaling", factor - 1, SHARE, detail)
 
 
-def find_offset(found: Survey) -> Kind | None:
+def find_offset(survey: Survey) -> Kind | None:
     """Eᵗ = E⁰ + o with one vector for all rows, o by least squares."""
-    if found.num_moved < 2:
+    if survey.num_moved < 2:
         return None
-    form = found.form
-    of_mean = roundoff(form, found.magnitudes / found.num_moved)
+    form = survey.form
+    error_of_mean = roundoff(form, survey.magnitudes / survey.num_moved)
 
     def tolerance(a: Array, b: Array) -> Array:
-        return np.asarray(ROUNDINGS * (roundoff(form, np.maximum(np.abs(a), np.abs(b))) + of_mean))
+        return np.asarray(ROUNDINGS * (roundoff(form, np.maximum(np.abs(a), np.abs(b))) + error_of_mean))
 
-    contradicting = _check(found, lambda a: a + found.offset, tolerance)
-    if contradicting is None:
+    num_contradicting = _check(survey, lambda a: a + survey.offset, tolerance)
+    if num_contradicting is None:
         return None
-    size = float(np.linalg.norm(found.offset))
-    change = "one vector added to every row" if found.pair.is_table else f"{found.offset[0]:+.6g} added to every entry"
-    signed = size if found.pair.is_table else float(found.offset[0])
-    detail = change + where(found, contradicting)
-    return Kind("common offset", signed, "weight units", detail, None if contradicting else found.offset)
+    if survey.pair.is_table:
+        size = float(np.linalg.norm(survey.offset))
+        change = "one vector added to every row"
+    else:  # one number, with its sign
+        size = float(survey.offset[0])
+        change = f"{size:+.6g} added to every entry"
+    detail = change + say_where(survey, num_contradicting)
+    return Kind("common offset", size, "weight units", detail, None if num_contradicting else survey.offset)
 
 
-def find_permutation(found: Survey) -> Kind | None:
+def find_permutation(survey: Survey) -> Kind | None:
     """The same rows, bit for bit, in another order."""
-    if not found.pair.is_table or found.num_moved < 2:
+    if not survey.pair.is_table or survey.num_moved < 2:
         return None
     # A permutation keeps the sums; most changes do not, and are spared the pass.
-    if np.abs(found.sums).max() > 1e-9 * float(np.abs(found.magnitudes).max()):
+    if np.abs(survey.sums).max() > 1e-9 * float(np.abs(survey.magnitudes).max()):
         return None
-    weights = np.random.default_rng(0).integers(2**63, size=(2, found.num_columns), dtype=np.uint64) | np.uint64(1)
-    hashes = [(_hash(a, weights), _hash(b, weights)) for _, a, b in found.moved_blocks()]
-    before, after = (np.concatenate(part) for part in zip(*hashes, strict=True))
-    order = [np.lexsort(side.T) for side in (before, after)]
-    if not np.array_equal(before[order[0]], after[order[1]]):
+    weights = np.random.default_rng(0).integers(2**63, size=(2, survey.num_columns), dtype=np.uint64) | np.uint64(1)
+    hashes = [(_hash(a, weights), _hash(b, weights)) for _, a, b in survey.moved_blocks()]
+    hashes_before, hashes_after = (np.concatenate(blocks) for blocks in zip(*hashes, strict=True))
+    order_before = np.lexsort(hashes_before.T)
+    order_after = np.lexsort(hashes_after.T)
+    if not np.array_equal(hashes_before[order_before], hashes_after[order_after]):
         return None
-    rows: NDArray[np.int64] = np.flatnonzero(found.moved)
-    source = np.empty_like(rows)
-    source[order[1]] = rows[order[0]]
-    old, new = (
-        np.asarray(snapshot.tensors[found.pair.parameter]) for snapshot in (found.pair.before, found.pair.after)
-    )
+    rows: NDArray[np.int64] = np.flatnonzero(survey.moved)
+    source_rows = np.empty_like(rows)
+    source_rows[order_after] = rows[order_before]
+    old = np.asarray(survey.pair.before.tensors[survey.pair.parameter])
+    new = np.asarray(survey.pair.after.tensors[survey.pair.parameter])
     for start in range(0, len(rows), 1024):  # a hash may collide, rows are compared
         block = slice(start, start + 1024)
-        if not np.array_equal(new[rows[block]], old[source[block]]):
+        if not np.array_equal(new[rows[block]], old[source_rows[block]]):
             return None
-    detail = f"{len(rows):,} of {found.num_rows:,} rows stand elsewhere"
-    sources = dict(zip(rows.tolist(), source.tolist(), strict=True))
+    detail = f"{len(rows):,} of {survey.num_rows:,} rows stand elsewhere"
+    sources = dict(zip(rows.tolist(), source_rows.tolist(), strict=True))
     return Kind("permuted rows", float(len(rows)), "rows", detail, sources=sources)
 
 
@@ -331,25 +345,26 @@ def _hash(rows: Array, weights: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.stack([(bits * w).sum(axis=1, dtype=np.uint64) for w in weights], axis=1)
 
 
-def _check(surveyed: Survey, formula: Formula, tolerance: Tolerance) -> int | None:
+def _check(survey: Survey, formula: Formula, tolerance: Tolerance) -> int | None:
     """How many of the unmoved rows contradict a formula.
 
     None as soon as a moved row is not where the formula puts it, or where the residual is above UNEXPLAINED.
     """
-    squared_residual, contradicting = 0.0, 0
-    for rows, a, b in surveyed.pair.blocks():
+    squared_residual = 0.0
+    num_contradicting = 0
+    for rows, a, b in survey.pair.blocks():
         residual = b - formula(a)
         holds: NDArray[np.bool_] = np.all(np.abs(residual) <= tolerance(a, b), axis=1)
-        has_moved = surveyed.moved[rows]
+        has_moved = survey.moved[rows]
         if not holds[has_moved].all():
             return None
         squared_residual += float(np.sum(np.square(residual[has_moved])))
-        contradicting += int(np.count_nonzero(~holds & ~has_moved))
-    return contradicting if squared_residual <= UNEXPLAINED * surveyed.squared_change else None
+        num_contradicting += int(np.count_nonzero(~holds & ~has_moved))
+    return num_contradicting if squared_residual <= UNEXPLAINED * survey.squared_change else None
 
 
-def where(found: Survey, contradicting: int) -> str:
+def say_where(survey: Survey, num_contradicting: int) -> str:
     """A clause on which rows a formula holds for; empty where it holds for all."""
-    if not contradicting:
+    if not num_contradicting:
         return ""
-    return f", on {found.num_moved:,} of {found.num_rows:,} {found.pair.rows}; the others are bit-identical"
+    return f", on {survey.num_moved:,} of {survey.num_rows:,} {survey.pair.rows}; the others are bit-identical"

@@ -15,6 +15,7 @@ from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.questions.changes.finders import (
     IDENTICAL,
     ROUNDINGS,
+    SHARE,
     Kind,
     Pair,
     Survey,
@@ -27,7 +28,7 @@ from toolkit.questions.changes.finders import (
     find_rounding,
     find_scaling,
     roundoff,
-    survey,
+    survey_pair,
 )
 from toolkit.questions.changes.fits import (
     find_decay,
@@ -40,28 +41,29 @@ from toolkit.snapshots.snapshot import Snapshot, Trajectory, name_undefined
 from toolkit.snapshots.store import Source, trajectory_of
 
 
-def name_farthest(trajectory: Trajectory, found: Survey) -> str:
+def name_farthest(trajectory: Trajectory, survey: Survey) -> str:
     """The row that moved farthest for its norm, by token, position or number: ``'good' (1.2 %)``.
 
     A row that was 0 has no relative change: it comes first, with ‖Δ‖.
     """
-    farthest = []
-    for rows, a, b in found.moved_blocks():
-        lengths, shares = norm(a, b), relative(a, b)
-        keys = np.where(np.isfinite(shares), -shares, -np.inf)
-        i = np.lexsort((-lengths, keys))[0]
-        farthest.append((float(keys[i]), -float(lengths[i]), int(rows[i])))
-    key, length, row = min(farthest)
-    size = f"{-100 * key:.3g} %" if np.isfinite(key) else f"from 0 to {-length:.3g}"
-    return f"{trajectory.name_row(found.pair.parameter, row)} ({size})"
+    candidates = []
+    for rows, a, b in survey.moved_blocks():
+        distances, shares = norm(a, b), relative(a, b)
+        shares = np.where(np.isfinite(shares), shares, np.inf)
+        i = np.lexsort((-distances, -shares))[0]  # the last key counts first
+        candidates.append((float(shares[i]), float(distances[i]), int(rows[i])))
+    # Of equal ones the lowest row.
+    share, distance, row = max(candidates, key=lambda candidate: (candidate[0], candidate[1], -candidate[2]))
+    size = f"{100 * share:.3g} %" if np.isfinite(share) else f"from 0 to {distance:.3g}"
+    return f"{trajectory.name_row(survey.pair.parameter, row)} ({size})"
 
 
-def name_still(trajectory: Trajectory, found: Survey) -> str:
+def name_still(trajectory: Trajectory, survey: Survey) -> str:
     """The one row of which no bit changed, where all others moved, as that of [PAD] often is; '' else."""
-    still_rows = np.flatnonzero(~found.moved)
-    return (
-        trajectory.name_row(found.pair.parameter, int(still_rows[0])) if len(still_rows) == 1 < found.num_moved else ""
-    )
+    still_rows = np.flatnonzero(~survey.moved)
+    if len(still_rows) != 1 or survey.num_moved < 2:
+        return ""
+    return trajectory.name_row(survey.pair.parameter, int(still_rows[0]))
 
 
 NOT_APPLICABLE, NOT_COMPARED = "not applicable", "not compared"
@@ -143,25 +145,23 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
             f"epoch {before.epoch:g} would be compared with itself: pass two different epochs, or two checkpoints"
         )
     records = {
-        name: _absent(name, NOT_COMPARED if name in trajectory.in_part else NOT_APPLICABLE)
+        name: _absent_record(name, NOT_COMPARED if name in trajectory.in_part else NOT_APPLICABLE)
         for name in EMBEDDING_PARAMETERS
     }
-    offsets: dict[str, tuple[Array, Array]] = {}
+    offsets: dict[str, tuple[Array, Array]] = {}  # table to its offset, and how far rounding may have moved it
     for name in trajectory.parameters:
         for snapshot in (before, after):
             _check_finite(trajectory, snapshot, name)
-        surveyed = survey(Pair(before, after, name))
-        kind = find_kind(surveyed)
+        survey = survey_pair(Pair(before, after, name))
+        kind = find_kind(survey)
         if compared := trajectory.compared(name, "snapshots"):
-            is_same = kind is IDENTICAL
-            kind = replace(
-                kind,
-                name=IN_PART if is_same else kind.name,
-                detail=f"{IN_PART}: {compared}" if is_same else f"{kind.detail}; compared: {compared}",
-            )
-        records[name] = _change_record(trajectory, surveyed, kind)
+            if kind is IDENTICAL:
+                kind = replace(kind, name=IN_PART, detail=f"{IN_PART}: {compared}")
+            else:
+                kind = replace(kind, detail=f"{kind.detail}; compared: {compared}")
+        records[name] = _change_record(trajectory, survey, kind)
         if name in TABLES and kind.offset is not None:
-            offsets[name] = kind.offset, roundoff(surveyed.form, surveyed.magnitudes / surveyed.num_moved)
+            offsets[name] = kind.offset, roundoff(survey.form, survey.magnitudes / survey.num_moved)
     for names, gauge_note in _gauges(offsets):
         for name in names:
             records[name]["detail"] += f"; {gauge_note}"
@@ -170,78 +170,80 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
 
 def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None:
     """ValueError where a parameter of a snapshot holds NaN or infinity."""
-    # The survey reports a parameter that a snapshot lacks.
-    place = name_undefined(
-        name, snapshot.tensors.get(name, np.zeros(1)), trajectory.vocabulary, trajectory.position_offset
-    )
-    if place:
+    values = snapshot.tensors.get(name, np.zeros(1))  # the survey reports a parameter that a snapshot lacks
+    undefined_row = name_undefined(name, values, trajectory.vocabulary, trajectory.position_offset)
+    if undefined_row:
         moment = f"at epoch {snapshot.epoch:g}" + (f" ({snapshot.name})" if snapshot.name else "")
-        raise ValueError(f"{name} holds NaN or infinity {moment} {place}: the run diverged, leave it out")
+        raise ValueError(f"{name} holds NaN or infinity {moment} {undefined_row}: the run diverged, leave it out")
 
 
-def find_kind(found: Survey) -> Kind:
+def find_kind(survey: Survey) -> Kind:
     """The first kind that holds."""
-    if found.num_moved == 0:
+    if survey.num_moved == 0:
         return IDENTICAL
     for find in FINDERS:
-        if (kind := find(found)) is not None:
+        if (kind := find(survey)) is not None:
             return kind
-    return _unexplained_kind(found)
+    return _unexplained_kind(survey)
 
 
-def _unexplained_kind(surveyed: Survey) -> Kind:
+def _unexplained_kind(survey: Survey) -> Kind:
     """The kind of a change that no finder explains: some rows moved, or all of them."""
-    noun, n = ("row" if surveyed.pair.is_table else "entry"), surveyed.num_moved
-    form, num_cast = count_cast(surveyed) if surveyed.pair.is_table else ("", 0)
-    cast_note = f", {num_cast:,} of them rounded to {form}" if num_cast else ""
-    if n < surveyed.num_rows:
-        detail = f"{n:,} of {surveyed.num_rows:,} {surveyed.pair.rows}{cast_note}"
-        return Kind(f"some {surveyed.pair.rows}", surveyed.relative_of_moved, "1", detail)
-    return Kind("general", surveyed.relative_of_moved, "1", f"every {noun} moved{cast_note}")
+    cast_note = ""
+    if survey.pair.is_table:
+        format_name, num_cast = count_cast(survey)
+        cast_note = f", {num_cast:,} of them rounded to {format_name}" if num_cast else ""
+    if survey.num_moved < survey.num_rows:
+        detail = f"{survey.num_moved:,} of {survey.num_rows:,} {survey.pair.rows}{cast_note}"
+        return Kind(f"some {survey.pair.rows}", survey.relative_of_moved, SHARE, detail)
+    noun = "row" if survey.pair.is_table else "entry"
+    return Kind("general", survey.relative_of_moved, SHARE, f"every {noun} moved{cast_note}")
 
 
-def _change_record(trajectory: Trajectory, surveyed: Survey, kind: Kind) -> dict[str, Any]:
+def _change_record(trajectory: Trajectory, survey: Survey, kind: Kind) -> dict[str, Any]:
     """The record of one parameter: its kind, and how far it moved."""
     detail = kind.detail
-    if still_row := name_still(trajectory, surveyed) if kind.name.startswith("some ") else "":
+    if still_row := name_still(trajectory, survey) if kind.name.startswith("some ") else "":
         detail += f", all but {still_row}"
     if kind.name.startswith(("one ", "some ")):
-        farthest = name_farthest(trajectory, surveyed)
-        detail += f"; {'farthest ' if surveyed.num_moved > 1 else ''}{farthest}"
+        farthest = name_farthest(trajectory, survey)
+        detail += f"; {'farthest ' if survey.num_moved > 1 else ''}{farthest}"
     if len(kind.sources) == 2:
-        first, second = (trajectory.name_row(surveyed.pair.parameter, row) for row in kind.sources)
+        first, second = (trajectory.name_row(survey.pair.parameter, row) for row in kind.sources)
         detail = f"{first} and {second} are swapped"
     return {
-        "parameter": surveyed.pair.parameter,
+        "parameter": survey.pair.parameter,
         "kind": kind.name,
         "value": kind.size,
         "unit": kind.unit,
         "detail": detail,
-        "relative_drift": surveyed.relative,
-        "num_rows": surveyed.num_rows,
-        "num_moved": surveyed.num_moved,
+        "relative_drift": survey.relative,
+        "num_rows": survey.num_rows,
+        "num_moved": survey.num_moved,
         **dict.fromkeys(("num_decayed", "sum_lr_decay", "num_directions"), math.nan),
         **kind.facts,
-        "note": _note(surveyed, kind),
+        "note": _note(survey, kind),
     }
 
 
-def _absent(name: str, kind: str) -> dict[str, Any]:
-    texts = {"parameter": name, "kind": kind, "detail": KINDS[kind]}
-    empty = dict.fromkeys(("unit", "note"), "")
-    return {**dict.fromkeys(columns_of("measure_changes"), math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
+def _absent_record(name: str, kind: str) -> dict[str, Any]:
+    """The record of a parameter that was not compared: a kind without numbers."""
+    record: dict[str, Any] = dict.fromkeys(columns_of("measure_changes"), math.nan)
+    texts = {"parameter": name, "kind": kind, "detail": KINDS[kind], "unit": "", "note": ""}
+    return record | texts | {"num_rows": 0, "num_moved": 0}
 
 
-def _note(surveyed: Survey, kind: Kind) -> str:
+def _note(survey: Survey, kind: Kind) -> str:
     """What a reader must know beside the kind."""
     notes = []
-    if surveyed.form.name in HALF_FORMATS and kind.name in ("identical", IN_PART, "equal in value", "rounding"):
-        notes.append(f"the values fit {surveyed.form.name}: no drift is no verdict on half-precision weights")
-    old = surveyed.form_before
-    is_finer = old.name in HALF_FORMATS and surveyed.form.name == "fp32" and surveyed.num_moved > 0
-    if is_finer and all(np.array_equal(old.round(b), a) for _, a, b in surveyed.moved_blocks()):
-        notes.append(f"rounded to {old.name}, the new values are the old ones: the change is finer than {old.name}")
-    if kind.name in ("general", "some rows") and surveyed.pair.is_table and surveyed.num_moved < surveyed.num_columns:
+    if survey.form.name in HALF_FORMATS and kind.name in ("identical", IN_PART, "equal in value", "rounding"):
+        notes.append(f"the values fit {survey.form.name}: no drift is no verdict on half-precision weights")
+    form_before = survey.form_before
+    is_finer = form_before.name in HALF_FORMATS and survey.form.name == "fp32" and survey.num_moved > 0
+    if is_finer and all(np.array_equal(form_before.round(b), a) for _, a, b in survey.moved_blocks()):
+        name = form_before.name
+        notes.append(f"rounded to {name}, the new values are the old ones: the change is finer than {name}")
+    if kind.name in ("general", "some rows") and survey.pair.is_table and survey.num_moved < survey.num_columns:
         notes.append("fewer moved rows than columns: no orthogonal map was fitted")
     return "; ".join(notes)
 
@@ -251,11 +253,12 @@ def _gauges(offsets: Mapping[str, tuple[Array, Array]]) -> Iterator[tuple[tuple[
 
     ``offsets``: per table that moved as a whole, the vector and how far rounding may have moved it, (columns,) each.
     """
-    named: set[str] = set()
+    explained: set[str] = set()
     for names in (*combinations(offsets, 2), *combinations(offsets, 3)):
-        vectors, errors = (np.sum(terms, axis=0) for terms in zip(*(offsets[name] for name in names), strict=True))
-        if named.isdisjoint(names) and bool((np.abs(vectors) <= ROUNDINGS * errors).all()):
-            named |= set(names)
+        vectors, errors = zip(*(offsets[name] for name in names), strict=True)
+        sum_of_offsets, sum_of_errors = np.sum(vectors, axis=0), np.sum(errors, axis=0)
+        if explained.isdisjoint(names) and bool((np.abs(sum_of_offsets) <= ROUNDINGS * sum_of_errors).all()):
+            explained |= set(names)
             statement = f"offset moved from {names[0]} to {names[1]}"
             if len(names) > 2:
                 statement = f"the offsets of {', '.join(names)} cancel"

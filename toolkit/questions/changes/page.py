@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from toolkit.questions.changes.finders import SHARE
 from toolkit.questions.changes.measure import KINDS, measure_changes
 from toolkit.reporting.cells import Column
 from toolkit.reporting.page import Block, Section, table_block
@@ -27,10 +28,11 @@ def _kinds(changes: pd.DataFrame) -> Block:
     present = changes[changes["num_rows"] > 0]
     table = present.assign(
         moved=[
-            f"{int(n):,} of {int(rows):,}" for n, rows in zip(present["num_moved"], present["num_rows"], strict=True)
+            f"{int(num_moved):,} of {int(num_rows):,}"
+            for num_moved, num_rows in zip(present["num_moved"], present["num_rows"], strict=True)
         ],
-        value=present["value"].where(present["unit"] != "1", 100 * present["value"]),
-        unit=present["unit"].replace("1", "% of norm"),
+        value=present["value"].where(present["unit"] != SHARE, 100 * present["value"]),
+        unit=present["unit"].replace(SHARE, "% of norm"),
         detail=["; ".join(filter(None, texts)) for texts in zip(present["detail"], present["note"], strict=True)],
     )
     return table_block(

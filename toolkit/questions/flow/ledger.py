@@ -24,8 +24,9 @@ from toolkit.schema import columns_of
 Units = tuple[float, ...]
 """One value per unit: what tables hold, so that they can be compared and joined."""
 LEVEL = 0.95
+"""Of the intervals."""
 LEAST_UNITS = 3
-"""With two, leaving one out leaves nothing to compare it with."""
+"""Of an interval: with two, leaving one out leaves nothing to compare it with."""
 
 
 def leave_one_out(num_units: int) -> Array:
@@ -40,7 +41,7 @@ def unit_values(estimates: ArrayLike) -> Units:
     to say that no interval can be had, for fewer than three units or an estimate that is not finite.
     """
     values = np.asarray(estimates, np.float64)
-    if len(values) <= LEAST_UNITS or not np.isfinite(values).all():
+    if len(values) - 1 < LEAST_UNITS or not np.isfinite(values).all():
         return ()
     left_out = values[1:]
     return tuple((values[0] + (len(left_out) - 1) * (left_out.mean() - left_out)).tolist())
@@ -60,7 +61,7 @@ def bounds(units: Units, *, is_share: bool = False) -> dict[str, object]:
     return {"low": interval.low, "high": interval.high, "unit_values": units}
 
 
-def own_columns(table: str) -> list[str]:
+def columns_beside_model(table: str) -> list[str]:
     """The columns of a table of :func:`toolkit.measure_flow` that do not say which model it is about."""
     return [name for name in columns_of(f"measure_flow.{table}") if name not in ("run", "group", "condition", "seed")]
 
@@ -144,11 +145,10 @@ class CrossedDesign:
 
     def cells(self, indices: Ids) -> tuple[Ids, Ids, Ids]:
         """Position, content and segment of each block token of some sequences: three (sequences, T) arrays."""
-        size = self.num_positions
-        block, within_block = np.divmod(indices, self.num_arrangements * size)
-        arrangement, rotation = np.divmod(within_block, size)
-        positions = np.arange(size)
-        content = block[:, None] * size + (positions + rotation[:, None]) % size
+        block, within_block = np.divmod(indices, self.num_arrangements * self.num_positions)
+        arrangement, rotation = np.divmod(within_block, self.num_positions)
+        positions = np.arange(self.num_positions)
+        content = block[:, None] * self.num_positions + (positions + rotation[:, None]) % self.num_positions
         segment = self._segments(arrangement)[:, self.frame.slots] if self.num_arrangements > 1 else 0 * content
         return np.broadcast_to(positions, content.shape), content, segment
 
@@ -189,39 +189,52 @@ def cross(
     ValueError for too few tokens, a block that the position table cannot hold, or an odd one for pairs.
     """
     is_pair = len(texts[0]) == 2
+    max_length = loaded.max_length
     if num_positions < 2 or num_blocks < 1 or (is_pair and num_positions % 2):
         raise ValueError(
             f"the crossed design needs at least 2 positions (an even number for pairs) and 1 block; got "
             f"{num_positions} positions and {num_blocks} blocks"
         )
-    if loaded.max_length is not None and num_positions > loaded.max_length:  # before there are so many
+    if max_length is not None and num_positions > max_length:  # before a frame of so many is made
         raise ValueError(
-            f"{num_positions} positions are more than the {loaded.max_length} positions of {loaded.source.name}: ask "
-            "for fewer"
+            f"{num_positions} positions are more than the {max_length} positions of {loaded.source.name}: ask for fewer"
         )
     frame = frame_of(loaded, texts, num_positions)
-    if loaded.max_length is not None and len(frame.tokens) > loaded.max_length:
+    if max_length is not None and len(frame.tokens) > max_length:
         raise ValueError(
             f"{num_positions} positions and their special tokens are {len(frame.tokens)} tokens, more than the "
-            f"{loaded.max_length} positions of {loaded.source.name}: ask for fewer"
+            f"{max_length} positions of {loaded.source.name}: ask for fewer"
         )
-    unique = list(dict.fromkeys(texts))
-    stream: list[int] = []
-    for i in np.random.default_rng([*b"crossed", seed]).permutation(len(unique)):
-        for text in unique[i] if len(stream) < num_blocks * num_positions else ():
-            stream += loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    num_whole = len(stream) // num_positions
+    blocks = _cut_blocks(loaded, texts, num_positions, num_blocks, seed)
+    if find_parts(loaded).num_segments < 2:
+        note = f"{loaded.family.name} as loaded has no second segment"
+    else:
+        note = "" if is_pair else "single texts use one segment"
+    return CrossedDesign(frame, blocks, num_arrangements=1 if note else 2, note=note)
+
+
+def _cut_blocks(
+    loaded: Loaded, texts: Sequence[tuple[str, ...]], num_positions: int, num_blocks: int, seed: int
+) -> Ids:
+    """(blocks, num_positions) word rows, ``num_blocks`` at most; ValueError where the texts have too few tokens."""
+    distinct_texts = list(dict.fromkeys(texts))
+    tokens: list[int] = []
+    for i in np.random.default_rng([*b"crossed", seed]).permutation(len(distinct_texts)):
+        if len(tokens) >= num_blocks * num_positions:
+            break
+        for text in distinct_texts[i]:
+            tokens += loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    num_whole = len(tokens) // num_positions
     if num_whole < min(num_blocks, 2):
         raise ValueError(
-            f"the texts have {len(stream)} tokens, too few for blocks of {num_positions}: pass more texts or ask for "
+            f"the texts have {len(tokens)} tokens, too few for blocks of {num_positions}: pass more texts or ask for "
             "fewer positions"
         )
-    blocks = np.array(stream[: min(num_whole, num_blocks) * num_positions]).reshape(-1, num_positions)
-    why_one = "" if is_pair else "single texts use one segment"
-    why_one = (
-        why_one if find_parts(loaded).num_segments > 1 else f"{loaded.family.name} as loaded has no second segment"
-    )
-    return CrossedDesign(frame, blocks, 1 if why_one else 2, why_one)
+    return np.array(tokens[: min(num_whole, num_blocks) * num_positions]).reshape(-1, num_positions)
+
+
+SLOT = -1
+"""Stands for a token of a block while a frame is put together: no row has this number."""
 
 
 def frame_of(loaded: Loaded, texts: Sequence[tuple[str, ...]], num_positions: int) -> Frame:
@@ -229,6 +242,7 @@ def frame_of(loaded: Loaded, texts: Sequence[tuple[str, ...]], num_positions: in
     for text in texts:
         encoded = loaded.tokenizer(*text, return_special_tokens_mask=True, verbose=False)
         is_special = np.array(encoded["special_tokens_mask"], bool)
+        # Where ordinary tokens begin and where they stop, in turn.
         edges = np.flatnonzero(np.diff(np.concatenate(([1], is_special, [1]))))
         if len(edges) == 2 * len(text):  # each text has tokens of its own, in one piece
             break
@@ -236,17 +250,17 @@ def frame_of(loaded: Loaded, texts: Sequence[tuple[str, ...]], num_positions: in
         raise ValueError("no text has tokens beside the special ones")
     ids = np.array(encoded["input_ids"])
     segment_ids = np.array(encoded.get("token_type_ids", np.zeros(len(ids), int)))
-    size = num_positions // len(text)
+    num_slots = num_positions // len(text)  # of each text of a pair
     pieces, previous_stop = [], 0
     for start, stop in edges.reshape(-1, 2):
         pieces += [
             (ids[previous_stop:start], segment_ids[previous_stop:start]),
-            (np.full(size, -1), np.full(size, segment_ids[start])),
+            (np.full(num_slots, SLOT), np.full(num_slots, segment_ids[start])),
         ]
         previous_stop = stop
     pieces.append((ids[previous_stop:], segment_ids[previous_stop:]))
     tokens, segments = (np.concatenate(list(piece)).astype(np.int64) for piece in zip(*pieces, strict=True))
-    return Frame(np.where(tokens == -1, 0, tokens), segments, np.flatnonzero(tokens == -1))
+    return Frame(np.where(tokens == SLOT, 0, tokens), segments, np.flatnonzero(tokens == SLOT))
 
 
 FACTORS = ("position", "content", "segment")
@@ -257,6 +271,7 @@ class Squares:
     """Sums of squares of a balanced design, traced over dimensions; arrays (...) for several weightings of blocks."""
 
     total: Array
+    """Of all cells around their mean."""
     factors: dict[str, Array]
     """Of each factor with more than one level."""
     by_block: dict[str, Array]
@@ -360,41 +375,45 @@ class CrossedSums:
                 f"every content must be seen {num_positions * num_segments} times, once in each cell; seen "
                 f"{self._counts.min()} to {self._counts.max()} times"
             )
-        w = np.ones(self.num_units) if weights is None else np.asarray(weights, np.float64)
-        num = w.sum(axis=-1) * (num_contents / self.num_units)  # contents, those drawn twice counted twice
-        cells = num * num_positions * num_segments
-        scale = np.ones(self._squares.shape[1])
-        if is_standardised:
-            total_cells = num_contents * num_positions * num_segments
-            means = self._squares.sum(axis=0) / total_cells
-            variance = means - (self._position.sum(axis=0) / total_cells) ** 2
-            varies = variance > 1e-12 * means.max()  # else it is rounding
-            scale = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1)), 0.0)
-        rows = {"position": self._position * scale, "segment": self._segment * scale}
-        levels = {"position": num_positions, "segment": num_segments}
-        block_sums = rows["position"].reshape(self.num_units, num_positions, -1).sum(axis=1)
-        grand = _quadratic(w, block_sums) / cells
-        per_block = num_contents // self.num_units * num_positions * num_segments
-        blocks = w @ np.square(block_sums).sum(axis=1) / per_block - grand
-        content = w @ np.square(self._content * scale).sum(axis=1).reshape(self.num_units, -1).sum(axis=1)
-        factors, by_block = {"content": np.asarray(content / (num_positions * num_segments) - grand)}, {}
-        for name, size in levels.items():
-            if name == "segment" and size == 1:
+        weights = np.ones(self.num_units) if weights is None else np.asarray(weights, np.float64)
+        weighted_contents = weights.sum(axis=-1) * (num_contents / self.num_units)  # those drawn twice counted twice
+        num_cells = weighted_contents * num_positions * num_segments
+        scale = self._scale_of_dimensions() if is_standardised else np.ones(self._squares.shape[1])
+        sums = {"position": self._position * scale, "segment": self._segment * scale}  # (units x levels, hidden)
+        block_sums = sums["position"].reshape(self.num_units, num_positions, -1).sum(axis=1)
+        of_mean = _quadratic(weights, block_sums) / num_cells  # what every sum of squares has too much
+        cells_per_block = num_contents // self.num_units * num_positions * num_segments
+        blocks = weights @ np.square(block_sums).sum(axis=1) / cells_per_block - of_mean
+        squares_of_contents = np.square(self._content * scale).sum(axis=1).reshape(self.num_units, -1).sum(axis=1)
+        cells_per_content = num_positions * num_segments
+        factors = {"content": np.asarray(weights @ squares_of_contents / cells_per_content - of_mean)}
+        by_block = {}
+        num_levels = {"content": weighted_contents}
+        for factor, num_levels_of_factor in {"position": num_positions, "segment": num_segments}.items():
+            if factor == "segment" and num_segments == 1:
                 continue
-            block_rows = rows[name].reshape(self.num_units, -1)
-            factors[name] = np.asarray(_quadratic(w, block_rows) / (cells / size) - grand)
-            joint = w @ np.square(block_rows).sum(axis=1) / (per_block // size) - grand
-            by_block[name] = np.asarray(joint - blocks - factors[name])
-        num_levels = {"position": np.full_like(num, num_positions), "content": num}
-        num_levels["segment"] = np.full_like(num, num_segments)
+            rows = sums[factor].reshape(self.num_units, -1)
+            factors[factor] = np.asarray(_quadratic(weights, rows) / (num_cells / num_levels_of_factor) - of_mean)
+            cells_per_level = cells_per_block // num_levels_of_factor
+            of_levels_in_blocks = weights @ np.square(rows).sum(axis=1) / cells_per_level - of_mean
+            by_block[factor] = np.asarray(of_levels_in_blocks - blocks - factors[factor])
+            num_levels[factor] = np.full_like(weighted_contents, num_levels_of_factor)
         return Squares(
-            total=np.asarray(w @ (self._squares @ scale**2) - grand),
-            factors={name: factors[name] for name in FACTORS if name in factors},
+            total=np.asarray(weights @ (self._squares @ scale**2) - of_mean),
+            factors={factor: factors[factor] for factor in FACTORS if factor in factors},
             by_block=by_block,
-            num_levels={name: np.asarray(num_levels[name]) for name in factors},
-            num_cells=np.asarray(cells),
-            num_blocks=np.asarray(w.sum(axis=-1)),
+            num_levels={factor: np.asarray(levels) for factor, levels in num_levels.items()},
+            num_cells=np.asarray(num_cells),
+            num_blocks=np.asarray(weights.sum(axis=-1)),
         )
+
+    def _scale_of_dimensions(self) -> Array:
+        """(hidden,) 1 / standard deviation over all cells; 0 for a dimension without variance."""
+        num_cells = int(np.prod(self.shape))
+        mean_squares = self._squares.sum(axis=0) / num_cells
+        variance = mean_squares - (self._position.sum(axis=0) / num_cells) ** 2
+        varies = variance > 1e-12 * mean_squares.max()  # else it is rounding
+        return np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1)), 0.0)
 
 
 def _add_rows(sums: Array, level: Ids, states: Array) -> None:
@@ -402,13 +421,14 @@ def _add_rows(sums: Array, level: Ids, states: Array) -> None:
     from scipy.sparse import csr_array
 
     levels, level_index = np.unique(level, return_inverse=True)
-    chooser = csr_array((np.ones(len(level)), (level_index, np.arange(len(level)))), shape=(len(levels), len(level)))
-    sums[levels] += chooser @ states
+    entries = (np.ones(len(level)), (level_index, np.arange(len(level))))
+    is_of_level = csr_array(entries, shape=(len(levels), len(level)))
+    sums[levels] += is_of_level @ states
 
 
-def _quadratic(w: Array, rows: Array) -> Array:
-    """(...) |sum_u w_u rows_u|² for weightings (..., units) of rows (units, anything)."""
-    return np.asarray(np.einsum("...u,uv,...v->...", w, rows @ rows.T, w, optimize=True))
+def _quadratic(weights: Array, rows: Array) -> Array:
+    """(...) |Σ_u w_u rows_u|² for weightings w (..., units) of rows (units, anything)."""
+    return np.asarray(np.einsum("...u,uv,...v->...", weights, rows @ rows.T, weights, optimize=True))
 
 
 RESIDUAL = "residual"
@@ -430,22 +450,22 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
     the factor's interaction with the blocks, what it does to single texts and not to all. ``shuffled_*``: the same
     states dealt at random to the cells. A residual line per stage has η² only, with its ``unit_values``. Not applicable
     is NaN with a ``reason``. Source of the formulas: :class:`Squares`; the design is ours. In planted
-    simulations (8 and 16 blocks, tests/probes/test_flow_sums.py) the interval covers 90 to 96 % where position
+    simulations (8 and 16 blocks, tests/questions/flow/test_flow_sums.py) the interval covers 90 to 96 % where position
     has an effect, and more where it has none. States are read in the dtype of the weights and added up in float64; only
     sums are kept.
     """
-    split, num_segments = design.to_split(), find_parts(loaded).num_segments
+    split = design.to_split()
     data = EncodedTask(
         task=task_of_texts(()),
         splits={},
         pad_id=loaded.tokenizer.pad_token_id,
-        num_segments=num_segments,
+        num_segments=find_parts(loaded).num_segments,
         position_offset=loaded.position_offset,
     )
     shape = (design.num_positions, design.num_contents, design.num_arrangements)
-    dealt = np.random.default_rng([*b"dealt", seed]).permutation(int(np.prod(shape[:2])) * shape[2])
+    dealt = np.random.default_rng([*b"dealt", seed]).permutation(int(np.prod(shape)))
     sums: list[CrossedSums] = []
-    shuffled: list[CrossedSums] = []
+    shuffled_sums: list[CrossedSums] = []
     with in_eval_mode(loaded.model):
         for start in counted(range(0, len(split), BATCH_SIZE), "shares of the variance"):
             indices = np.arange(start, min(start + BATCH_SIZE, len(split)))
@@ -455,37 +475,37 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
             random_cells = np.unravel_index(dealt_cells, shape)
             if not sums:
                 sums = [CrossedSums(*shape, num_units=len(design.blocks)) for _ in stages.layers]
-                shuffled = [CrossedSums(*shape, num_units=len(design.blocks)) for _ in stages.layers]
-            for layer, layer_sums, null in zip(stages.layers, sums, shuffled, strict=True):
-                slots = layer[:, design.frame.slots].cpu().double().numpy()
-                states = slots.reshape(-1, slots.shape[2])
+                shuffled_sums = [CrossedSums(*shape, num_units=len(design.blocks)) for _ in stages.layers]
+            for layer, layer_sums, layer_shuffled in zip(stages.layers, sums, shuffled_sums, strict=True):
+                states_of_slots = layer[:, design.frame.slots].cpu().double().numpy()
+                states = states_of_slots.reshape(-1, states_of_slots.shape[2])
                 layer_sums.add(states, *cells)
-                null.add(states, *random_cells)
+                layer_shuffled.add(states, *random_cells)
     records = [
         record
-        for layer, (layer_sums, null) in enumerate(zip(sums, shuffled, strict=True), start=-1)
-        for record in _ledger_records(layer, layer_sums, null.squares(), design)
+        for layer, (layer_sums, layer_shuffled) in enumerate(zip(sums, shuffled_sums, strict=True), start=-1)
+        for record in _ledger_records(layer, layer_sums, layer_shuffled.squares(), design)
     ]
-    ledger = pd.DataFrame(records, columns=own_columns("ledger"))
+    ledger = pd.DataFrame(records, columns=columns_beside_model("ledger"))
     if find_parts(loaded).position is None:  # then attention brings position in (rotary, relative)
         is_input = (ledger["factor"] == "position") & (ledger["layer"] <= 0)
         ledger.loc[is_input, ledger.columns.difference(["layer", "stage", "factor", "unit_values", "reason"])] = np.nan
-        units = zip(is_input, ledger["unit_values"], strict=True)
-        ledger["unit_values"] = [() if is_gone else values for is_gone, values in units]
+        values_of_lines = zip(is_input, ledger["unit_values"], strict=True)
+        ledger["unit_values"] = [() if has_none else values for has_none, values in values_of_lines]
         ledger.loc[is_input, "reason"] = NO_TABLE
     return ledger
 
 
 @np.errstate(invalid="ignore", divide="ignore")  # of one block nothing is left
-def _ledger_records(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) -> list[dict[str, object]]:
+def _ledger_records(layer: int, sums: CrossedSums, shuffled: Squares, design: CrossedDesign) -> list[dict[str, object]]:
     """The records of one layer: one per factor, and one for what no factor explains."""
     squares, standardised = sums.squares(), sums.squares(is_standardised=True)
     left_out = sums.squares(leave_one_out(sums.num_units))
-    start: dict[str, object] = {"layer": layer, "stage": stage_name(layer), "unit_values": ()}
+    key: dict[str, object] = {"layer": layer, "stage": stage_name(layer), "unit_values": ()}
     records = []
     for factor in FACTORS:
         if factor not in squares.factors:
-            records.append(start | {"factor": factor, "reason": f"not applicable: {design.note}"})
+            records.append(key | {"factor": factor, "reason": f"not applicable: {design.note}"})
             continue
         has_blocks = factor in squares.by_block and squares.num_blocks >= 2  # content lies within them
         record = {
@@ -496,21 +516,21 @@ def _ledger_records(layer: int, sums: CrossedSums, null: Squares, design: Crosse
             "eta_squared": float(squares.eta_squared(factor)),
             "by_block_eta": float(squares.by_block[factor] / squares.total) if has_blocks else np.nan,
             "eta_chance": float(squares.eta_chance(factor)),
-            "shuffled_omega": float(null.omega_squared(factor)),
-            "shuffled_eta": float(null.eta_squared(factor)),
+            "shuffled_omega": float(shuffled.omega_squared(factor)),
+            "shuffled_eta": float(shuffled.eta_squared(factor)),
             "df": float(squares.df[factor]),
             "sum_of_squares": float(squares.factors[factor]),
             "reason": {1: ONE_BLOCK, 2: TWO_BLOCKS}.get(sums.num_units, ""),
         }
-        records.append(start | record)
+        records.append(key | record)
     residual = {
         "factor": RESIDUAL,
         "eta_squared": float(squares.residual_share()),
         "eta_chance": float(squares.df_residual / (squares.num_cells - 1)),
-        "shuffled_eta": float(null.residual_share()),
+        "shuffled_eta": float(shuffled.residual_share()),
         "df": float(squares.df_residual),
         "sum_of_squares": float(squares.residual),
         "reason": NO_OMEGA,
         **bounds(unit_values(left_out.residual_share())),
     }
-    return [*records, start | residual]
+    return [*records, key | residual]

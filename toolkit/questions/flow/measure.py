@@ -33,9 +33,9 @@ from toolkit.questions.flow.ledger import (
     Stages,
     Units,
     bounds,
+    columns_beside_model,
     cross,
     forward_stages,
-    own_columns,
     position_ledger,
     stage_name,
     unit_values,
@@ -43,8 +43,8 @@ from toolkit.questions.flow.ledger import (
 from toolkit.questions.models import (
     ANSWERED,
     TEXTS,
+    check_one_sequence_each,
     find_parts,
-    one_sequence_each,
     replaced,
     task_of,
     task_of_texts,
@@ -55,7 +55,7 @@ from toolkit.snapshots.store import Run, listed, open_run
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import compute_scores, predict
 
-Line = dict[str, object]
+Record = dict[str, object]
 NO_MEAN = "no interval: no mean over texts"
 
 
@@ -64,57 +64,65 @@ class OutputChanges:
 
     def __init__(self, num_texts: int) -> None:
         self.num_texts = num_texts
-        self.means: list[NDArray[np.float64]] = []
+        self.state_sums: list[NDArray[np.float64]] = []
+        """Per stage (hidden,): the sum of the states as they are, over all tokens."""
         self.num_tokens = 0
         self.changes: dict[str, list[NDArray[np.float64]]] = {}
+        """Counterfactual, or "" for the states as they are, to (texts,) squared sizes per stage."""
         self.logits: dict[str, NDArray[np.float32]] = {}
 
     def add(self, name: str, chosen: NDArray[np.int64], stages: Stages, before: Stages | None = None) -> None:
         """The states of some texts under a counterfactual, or as they are (without ``before``)."""
         squares = self.changes.setdefault(name, [np.zeros(self.num_texts) for _ in stages.layers])
-        for k, layer in enumerate(stages.layers):
-            states = layer.double() if before is None else layer.double() - before.layers[k].double()
-            states = states * stages.mask.unsqueeze(-1)
-            squares[k][chosen] = states.square().sum(dim=(1, 2)).cpu().numpy()
+        if not self.state_sums:
+            self.state_sums = [np.zeros(layer.shape[2]) for layer in stages.layers]
+        for stage, layer in enumerate(stages.layers):
+            states = layer.double() if before is None else layer.double() - before.layers[stage].double()
+            states = states * stages.mask.unsqueeze(-1)  # padding counts nothing
+            squares[stage][chosen] = states.square().sum(dim=(1, 2)).cpu().numpy()
             if before is None:
-                self.means += [np.zeros(layer.shape[2])] if len(self.means) <= k else []
-                self.means[k] += states.sum(dim=(0, 1)).cpu().numpy()
+                self.state_sums[stage] += states.sum(dim=(0, 1)).cpu().numpy()
         self.num_tokens += int(stages.mask.sum()) if before is None else 0
         logits = stages.logits.cpu().numpy()
         self.logits.setdefault(name, np.zeros((self.num_texts, logits.shape[1]), np.float32))[chosen] = logits
 
-    def state_lines(self) -> Iterator[Line]:
-        """One line per change and stage."""
+    def state_records(self) -> Iterator[Record]:
+        """One record per change and stage."""
         sizes = self.changes[""]
-        for name, changes in self.changes.items():
-            for layer, (change, size, total) in enumerate(zip(changes, sizes, self.means, strict=True), start=-1):
-                if name:
-                    spread = size.sum() - (total @ total) / self.num_tokens
-                    start: Line = {"counterfactual": name, "layer": layer, "stage": stage_name(layer)}
-                    yield start | {"measure": "state"} | _ratio_line(change, size, spread)
-
-    def output_lines(self, kind: str, score: str, labels: NDArray[np.generic] | None) -> Iterator[Line]:
-        """Three lines per change: logits, predictions (of classes) and the score (with labels)."""
-        before = self.logits[""].astype(np.float64)
-        size = np.square(before).sum(axis=1)
-        spread = np.square(before - before.mean(axis=0)).sum()
         for name in filter(None, self.changes):
-            start: Line = {"counterfactual": name}
-            change = np.square(self.logits[name].astype(np.float64) - before).sum(axis=1)
-            yield start | {"measure": "logits"} | _ratio_line(change, size, spread)
-            old, new = (predict(kind, self.logits[key]) for key in ("", name))
+            stages = zip(self.changes[name], sizes, self.state_sums, strict=True)
+            for layer, (change, size, state_sum) in enumerate(stages, start=-1):  # the sum before LayerNorm is -1
+                spread = size.sum() - (state_sum @ state_sum) / self.num_tokens  # Σ|h - mean h|²
+                key: Record = {"counterfactual": name, "layer": layer, "stage": stage_name(layer)}
+                yield key | {"measure": "state"} | _ratio_record(change, size, spread)
+
+    def output_records(self, kind: str, score: str, labels: NDArray[np.generic] | None) -> Iterator[Record]:
+        """Three records per change: logits, predictions (of classes) and the score (with labels)."""
+        logits_before = self.logits[""].astype(np.float64)
+        size = np.square(logits_before).sum(axis=1)
+        spread = np.square(logits_before - logits_before.mean(axis=0)).sum()
+        answers_before = predict(kind, self.logits[""])
+        for name in filter(None, self.changes):
+            key: Record = {"counterfactual": name}
+            change = np.square(self.logits[name].astype(np.float64) - logits_before).sum(axis=1)
+            yield key | {"measure": "logits"} | _ratio_record(change, size, spread)
+            answers = predict(kind, self.logits[name])
             if kind == "classification":
-                yield start | {"measure": "predictions", "unit": "share"} | _mean_line((old != new).astype(np.float64))
+                has_changed = (answers_before != answers).astype(np.float64)
+                yield key | {"measure": "predictions", "unit": "share"} | _mean_record(has_changed)
             if labels is not None:
-                scores = [compute_scores(kind, labels, self.logits[key])[score] for key in ("", name)]
-                cells: Line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
+                score_before, score_after = (compute_scores(kind, labels, self.logits[n])[score] for n in ("", name))
+                cells: Record = {"value": score_after - score_before, "unit_values": (), "reason": NO_MEAN}
                 if score == "accuracy":
-                    cells = _mean_line((new == labels).astype(np.float64) - (old == labels))
-                yield start | {"measure": "score", "reference": scores[0], "unit": score} | cells
+                    cells = _mean_record((answers == labels).astype(np.float64) - (answers_before == labels))
+                yield key | {"measure": "score", "reference": score_before, "unit": score} | cells
 
 
-def _ratio_line(change: Array, size: Array, spread: float) -> Line:
-    """sqrt(sum of changes / sum of sizes), and the same for unrelated states as its reference."""
+def _ratio_record(change: Array, size: Array, spread: float) -> Record:
+    """sqrt(Σ change / Σ size) over texts, (texts,) each; the reference, of unrelated states: sqrt(2·spread / Σ size).
+
+    ``spread``: the squared distances of all states to their mean, of which that of two unrelated ones is twice.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         value = float(np.sqrt(change.sum() / size.sum()))
         left_out = np.sqrt((change.sum() - change) / (size.sum() - size))
@@ -123,13 +131,14 @@ def _ratio_line(change: Array, size: Array, spread: float) -> Line:
     return {"value": value, **bounds(units), "reference": reference, "unit": "1", "reason": ""}
 
 
-def _mean_line(of_texts: Array) -> Line:
+def _mean_record(of_texts: Array) -> Record:
     """A mean over texts of -1, 0 and 1: the texts are the units themselves."""
     units: Units = tuple(of_texts.tolist())
     return {"value": float(of_texts.mean()), **bounds(units, is_share=True), "reason": ""}
 
 
 SHIFT = 16
+"""Rows by which the counterfactual ``shifted`` moves."""
 
 
 def _shifted(rows: PositionRows, longest: int, shift: int, seed: int) -> PositionRows:
@@ -166,7 +175,8 @@ def replaced_positions(
     table = find_parts(loaded).position
     if table is None:
         raise ValueError(f"not applicable: {loaded.source.name} ({loaded.family.name}) has no position table")
-    values, first_row = table.weight.detach().clone(), loaded.position_offset
+    values = table.weight.detach().clone()
+    first_row = loaded.position_offset
     make_rows = lookup(COUNTERFACTUALS, counterfactual, "counterfactual")
     rows = make_rows(values[first_row:].cpu().numpy(), longest, shift, seed).astype(np.float32)
     values[first_row:] = torch.from_numpy(rows).to(values)
@@ -175,6 +185,7 @@ def replaced_positions(
 
 
 NUM_TEXTS = 200
+"""Texts that the counterfactuals read."""
 
 
 def measure_counterfactuals(
@@ -197,26 +208,26 @@ def measure_counterfactuals(
     what they come from: of accuracy, right afterwards minus right before. ``num_texts``: the first of the split in a
     random order. A model without a position table has one line that says not applicable. Definitions are ours.
     """
-    columns = own_columns("counterfactuals")
+    columns = columns_beside_model("counterfactuals")
     if find_parts(loaded).position is None:
         reason = "not applicable: the model has no position table"
         return pd.DataFrame([{"measure": "state", "reason": reason}], columns=columns)
-    order = np.random.default_rng([*b"flow", seed]).permutation(len(split))[:num_texts]
-    longest = int(split.lengths[order].max())
-    sums = OutputChanges(len(order))
+    texts = np.random.default_rng([*b"flow", seed]).permutation(len(split))[:num_texts]
+    longest = int(split.lengths[texts].max())
+    changes = OutputChanges(len(texts))
     with in_eval_mode(loaded.model):
-        for chosen in counted([*evaluation_batches(split.lengths[order])], "counterfactuals"):
-            before = forward_stages(loaded, split, order[chosen], data)
-            sums.add("", chosen, before)
+        for batch in counted([*evaluation_batches(split.lengths[texts])], "counterfactuals"):
+            before = forward_stages(loaded, split, texts[batch], data)
+            changes.add("", batch, before)
             for name in COUNTERFACTUALS:
                 with replaced_positions(loaded, name, longest=longest, shift=shift, seed=seed):
-                    after = forward_stages(loaded, split, order[chosen], data)
-                sums.add(name, chosen, after, before)
-    records = list(sums.state_lines())
+                    after = forward_stages(loaded, split, texts[batch], data)
+                changes.add(name, batch, after, before)
+    records = list(changes.state_records())
     if has_head:
-        labels = None if split.labels is None else split.labels[order]
-        records += sums.output_lines(data.task.kind, data.task.score, labels)
-    return pd.DataFrame(records, columns=columns).assign(num_texts=len(order))
+        labels = None if split.labels is None else split.labels[texts]
+        records += changes.output_records(data.task.kind, data.task.score, labels)
+    return pd.DataFrame(records, columns=columns).assign(num_texts=len(texts))
 
 
 PRETRAINED = "pretrained"
@@ -250,7 +261,7 @@ class TextSource:
     def encode(self, loaded: Loaded) -> tuple[EncodedTask, EncodedSplit]:
         """Its texts as a model reads them."""
         data = encode_task(self.task, loaded, min(self.max_length, loaded.max_length or self.max_length))
-        one_sequence_each(data.splits[TEXTS])
+        check_one_sequence_each(data.splits[TEXTS])
         return data, data.splits[TEXTS]
 
 
@@ -276,13 +287,7 @@ def open_subjects(
                 f"{run.path}: flow compares one answer per text, and this run {ANSWERED[kind]}: look at its body "
                 f"instead, {run.path / 'model'} (kept by --save-model), with the sentences of a file (--texts)"
             )
-    file_source = None
-    if texts is not None:
-        rows = read_file(texts, text_columns, None).texts
-        if not rows:
-            raise ValueError(f"{texts} has no text for the model to read")
-        check_texts(texts.name, rows)
-        file_source = TextSource(task_of_texts(rows, texts.stem), TEXTS, RunConfig().max_length)
+    file_source = None if texts is None else _read_source(texts, text_columns)
     names = list(dict.fromkeys(str(place) for place in places if not is_run(place)))
     shown_names = distinct(shown_path(name) if Path(name).is_dir() else name for name in names)
     checkpoints = [
@@ -291,23 +296,40 @@ def open_subjects(
     ]
     # Checkpoints alone bring no texts: those of a built-in task are read.
     if not runs:
-        source = file_source or _texts_of(load_task(RunConfig(task=task)), RunConfig(task=task))
-        return [(source, [*checkpoints, _random(names[0])])]
+        source = file_source or _source_of(load_task(RunConfig(task=task)), RunConfig(task=task))
+        return [(source, [*checkpoints, _random_subject(names[0])])]
     groups = []
     for group in arrange(runs, labels):
         first_run = group.runs[0].run
         load_start = partial(_load, name_of_start(first_run))
-        subjects = [Subject(PRETRAINED, shorten(first_run.config.model), None, load_start, has_head=False)]
-        for condition in group.conditions:
-            for reported in condition.runs:
-                seed, has_head = reported.config.seed, _has_model(reported.run)
-                subjects.append(Subject(condition.label, reported.name, seed, _loader(reported.run), has_head=has_head))
-        source = file_source or _texts_of(task_of(first_run), first_run.config)
-        groups.append((source, [*subjects, _random(first_run.config.model), *checkpoints]))
+        pretrained = Subject(PRETRAINED, shorten(first_run.config.model), None, load_start, has_head=False)
+        tuned = [
+            Subject(
+                condition=condition.label,
+                name=reported.name,
+                seed=reported.config.seed,
+                load=_loader(reported.run),
+                has_head=_has_model(reported.run),
+            )
+            for condition in group.conditions
+            for reported in condition.runs
+        ]
+        source = file_source or _source_of(task_of(first_run), first_run.config)
+        groups.append((source, [pretrained, *tuned, _random_subject(first_run.config.model), *checkpoints]))
     return groups
 
 
-def _random(name: str) -> Subject:
+def _read_source(path: Path, text_columns: tuple[str, ...]) -> TextSource:
+    """The texts of a file; ValueError where it has none."""
+    texts = read_file(path, text_columns, None).texts
+    if not texts:
+        raise ValueError(f"{path} has no text for the model to read")
+    check_texts(path.name, texts)
+    return TextSource(task_of_texts(texts, path.stem), TEXTS, RunConfig().max_length)
+
+
+def _random_subject(name: str) -> Subject:
+    """The null model: the architecture of a checkpoint with fresh weights."""
     return Subject(RANDOM, f"{RANDOM} ({shown_path(name)})", None, lambda: _load(name, "random"), has_head=False)
 
 
@@ -320,19 +342,21 @@ def _loader(run: Run) -> Callable[[], Loaded]:
 
 
 def _has_model(run: Run) -> bool:
+    """Whether a run kept its tuned model, with the head (--save-model)."""
     return (run.path / "model" / HEAD_FILE).is_file()
 
 
 def _load(name: str, init: str = "checkpoint") -> Loaded:
+    """A checkpoint in eval mode, with its weights or with random ones (``init``), and a head that nobody trained."""
     loaded = load_classifier(name, pooling="mean", num_outputs=2, init=init)
     loaded.model.eval()
     return loaded
 
 
-def _texts_of(task: Task, config: RunConfig) -> TextSource:
-    return TextSource(
-        replace(task, splits={TEXTS: task.splits[task.reported_split]}), task.reported_split, config.max_length
-    )
+def _source_of(task: Task, config: RunConfig) -> TextSource:
+    """The reported split of a task."""
+    only_split = replace(task, splits={TEXTS: task.splits[task.reported_split]})
+    return TextSource(only_split, task.reported_split, config.max_length)
 
 
 Tables = dict[str, pd.DataFrame]
@@ -409,23 +433,29 @@ def measure_flow(
             tables_by_body[fingerprint] = tables
             models = tables["models"].assign(has_head=subject.has_head, split=source.split, body=fingerprint)
             for name, table in (tables | {"models": models}).items():
-                seed = pd.array([subject.seed] * len(table), dtype="Int64")
-                lead = {"run": subject.name, "group": source.task.name, "condition": subject.condition, "seed": seed}
-                frames.setdefault(name, []).append(table.assign(**lead)[columns_of(f"measure_flow.{name}")])
+                key = {
+                    "run": subject.name,
+                    "group": source.task.name,
+                    "condition": subject.condition,
+                    "seed": pd.array([subject.seed] * len(table), dtype="Int64"),
+                }
+                frames.setdefault(name, []).append(table.assign(**key)[columns_of(f"measure_flow.{name}")])
     return {name: together(tables) for name, tables in frames.items()}
 
 
 def _measure(
     loaded: Loaded, source: TextSource, settings: FlowSettings, body_tables: Tables | None, *, has_head: bool
 ) -> Tables:
-    """The tables of one model, but for its place in them; ``body_tables``: those of the same body, on these texts."""
+    """The tables of one model, without the columns that name it.
+
+    ``body_tables``: those of another model with the same body, on these texts, which need not be measured again.
+    """
     data, split = source.encode(loaded)
-    options, num_tokens = settings, settings.num_tokens
     tables = dict(body_tables or {})
     if body_tables is None:
         texts = source.task.splits[TEXTS].texts
         design = cross(
-            loaded, texts, num_positions=options.num_positions, num_blocks=options.num_blocks, seed=options.seed
+            loaded, texts, num_positions=settings.num_positions, num_blocks=settings.num_blocks, seed=settings.seed
         )
         facts = {
             "family": loaded.family.name,
@@ -435,11 +465,11 @@ def _measure(
             "num_sequences": design.num_sequences,
             "note": design.note,
         }
-        tables["ledger"] = position_ledger(loaded, design, seed=options.seed)
-        tables["decoding"] = decode_positions(loaded, data, split, num_tokens=num_tokens, seed=options.seed)
+        tables["ledger"] = position_ledger(loaded, design, seed=settings.seed)
+        tables["decoding"] = decode_positions(loaded, data, split, num_tokens=settings.num_tokens, seed=settings.seed)
         tables["models"] = pd.DataFrame([facts])
     tables["counterfactuals"] = measure_counterfactuals(
-        loaded, data, split, has_head=has_head, shift=options.shift, num_texts=options.num_texts, seed=options.seed
+        loaded, data, split, has_head=has_head, shift=settings.shift, num_texts=settings.num_texts, seed=settings.seed
     )
     return tables
 

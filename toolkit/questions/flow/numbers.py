@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from toolkit.analysis.measures import Array
 from toolkit.comparison.intervals import Interval, is_constant, seeds_interval, t_quantile, two_way_interval
 from toolkit.questions.flow.ledger import LEVEL
 from toolkit.questions.flow.measure import PRETRAINED, RANDOM
 from toolkit.reporting.cells import spoken
 
-Array = NDArray[np.float64]
 VALUES = {
     "omega_squared": "unit_values",
     "eta_squared": "unit_values",
@@ -40,7 +39,8 @@ def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = No
     Without values per unit the interval is over seeds only; the spread of the control draws is added to that of
     ``selective_bits``. NaN with a note where there is none.
     """
-    table, other_units = units_of(lines, column), None if against is None else units_of(against, column)
+    table = units_of(lines, column)
+    other_units = None if against is None else units_of(against, column)
     value = float(lines[column].mean()) - (0.0 if against is None else float(against[column].mean()))
     if table is None or (against is not None and (other_units is None or other_units.shape[1] != table.shape[1])):
         interval = seeds_interval(lines[column]) if against is None and len(lines) > 1 else None
@@ -55,10 +55,10 @@ def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = No
 
 def units_of(lines: pd.DataFrame, column: str) -> Array | None:
     """(models, units) values of a column; None where a model has none."""
-    name = VALUES.get(column)
-    values = [] if name not in lines else list(lines[name])
-    lengths = {len(units) if isinstance(units, tuple) else 0 for units in values}
-    return np.array(values, np.float64) if len(lengths) == 1 and lengths != {0} else None
+    values_column = VALUES.get(column)
+    units_of_models = [] if values_column not in lines else list(lines[values_column])
+    lengths = {len(units) if isinstance(units, tuple) else 0 for units in units_of_models}
+    return np.array(units_of_models, np.float64) if len(lengths) == 1 and lengths != {0} else None
 
 
 def interval_cells(interval: Interval, lines: pd.DataFrame, column: str) -> dict[str, object]:
@@ -80,19 +80,20 @@ def interval_cells(interval: Interval, lines: pd.DataFrame, column: str) -> dict
 
 def _with_draws(interval: Interval, draws: pd.Series) -> Interval:
     """The interval with the variance of a mean over control draws added, df by Satterthwaite's formula; ours."""
-    of_draws = np.array(list(draws), np.float64).mean(axis=0)
-    if len(of_draws) < 2:
+    bits_of_draws = np.array(list(draws), np.float64).mean(axis=0)  # over models
+    num_draws = len(bits_of_draws)
+    if num_draws < 2:
         return interval
-    added = float(of_draws.var(ddof=1)) / len(of_draws)
-    total = interval.variance + added
-    df = total**2 / (interval.variance**2 / interval.df + added**2 / (len(of_draws) - 1))
-    half_width = t_quantile((1 + LEVEL) / 2, df) * total**0.5
+    draw_variance = float(bits_of_draws.var(ddof=1)) / num_draws
+    variance = interval.variance + draw_variance
+    df = variance**2 / (interval.variance**2 / interval.df + draw_variance**2 / (num_draws - 1))
+    half_width = t_quantile((1 + LEVEL) / 2, df) * variance**0.5
     low, high = interval.estimate - half_width, interval.estimate + half_width
-    return replace(interval, low=low, high=high, df=df, variance=total)
+    return replace(interval, low=low, high=high, df=df, variance=variance)
 
 
 Tables = Mapping[str, pd.DataFrame]
-"""``ledger``, ``decoding``, ``counterfactuals`` and ``models``, as the probe names them."""
+"""``ledger``, ``decoding``, ``counterfactuals`` and ``models``, as :func:`toolkit.measure_flow` returns them."""
 
 
 @dataclass(frozen=True)
@@ -123,36 +124,26 @@ class FlowGroup:
 
     def over_seeds(self, table: str, condition: str, column: str, **where: object) -> pd.DataFrame:
         """Mean over a condition's models with its interval: index layer, columns mean, low, high; no undefined ones."""
-        interval_by_layer = {
-            int(layer): estimate(records, column)
-            for layer, records in self.lines(table, condition, column, **where).groupby("layer")
-        }
-        cells_by_layer = {
-            layer: [interval.estimate, interval.low, interval.high] for layer, interval in interval_by_layer.items()
-        }
+        cells_by_layer = {}
+        for layer, records in self.lines(table, condition, column, **where).groupby("layer"):
+            interval = estimate(records, column)
+            cells_by_layer[int(layer)] = [interval.estimate, interval.low, interval.high]
         return pd.DataFrame.from_dict(cells_by_layer, orient="index", columns=["mean", "low", "high"])
 
     def change(self, condition: str, factor: str, layer: int, *, since: int) -> Interval:
         """How a factor's share changes from one layer of a condition to another, on the same blocks."""
         column = "eta_squared" if factor == "residual" else "omega_squared"
-        last, first = (
-            self.lines("ledger", condition, column, factor=factor, layer=at_layer) for at_layer in (layer, since)
-        )
+        last = self.lines("ledger", condition, column, factor=factor, layer=layer)
+        first = self.lines("ledger", condition, column, factor=factor, layer=since)
         return estimate(last, column, first)
 
     def drift(self, condition: str) -> dict[int, Interval]:
         """By layer, position's share in a condition minus that in the pretrained model, on the same blocks."""
         column = "omega_squared"
-        shares, shares_before = (
-            self.lines("ledger", compared, column, factor="position") for compared in (condition, PRETRAINED)
-        )
-        layers = sorted(set(shares["layer"]) & set(shares_before["layer"]))
-        return {
-            int(layer): estimate(
-                shares[shares["layer"] == layer], column, shares_before[shares_before["layer"] == layer]
-            )
-            for layer in layers
-        }
+        shares = dict(list(self.lines("ledger", condition, column, factor="position").groupby("layer")))
+        shares_before = dict(list(self.lines("ledger", PRETRAINED, column, factor="position").groupby("layer")))
+        common_layers = sorted(shares.keys() & shares_before.keys())
+        return {int(layer): estimate(shares[layer], column, shares_before[layer]) for layer in common_layers}
 
     def num_models(self, condition: str) -> int:
         return int(self.of("models", condition)["run"].nunique())
@@ -165,8 +156,10 @@ class FlowGroup:
 def groups_of(tables: Tables) -> list[FlowGroup]:
     """One group per task, in the order of the tables; regimes by the names that papers give them."""
     tables = {name: spoken(table) for name, table in tables.items()}
-    titles = list(dict.fromkeys(tables["models"]["group"]))
-    return [_group(str(title), {k: t[t["group"] == title] for k, t in tables.items()}) for title in titles]
+    titles = dict.fromkeys(tables["models"]["group"])
+    return [
+        _group(str(title), {name: table[table["group"] == title] for name, table in tables.items()}) for title in titles
+    ]
 
 
 def _group(title: str, tables: Tables) -> FlowGroup:
@@ -194,40 +187,39 @@ def intervals_of(tables: Tables) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for group in groups_of(tables):
         for condition in dict.fromkeys(group.tables["models"]["condition"]):
-            start = {"group": group.title, "condition": condition, "against": ""}
-            rows += [start | record for record in _mean_records(group, str(condition))]
+            key = {"group": group.title, "condition": condition, "against": ""}
+            rows += [key | record for record in _mean_records(group, str(condition))]
             if condition != PRETRAINED and PRETRAINED in group.conditions:
                 shares = group.lines("ledger", str(condition), "omega_squared", factor="position")
                 for layer, interval in group.drift(str(condition)).items():
-                    cells = {"table": "ledger", "measure": "omega_squared", "of": "position", "layer": layer}
+                    difference_key = key | {
+                        "against": PRETRAINED,
+                        "table": "ledger",
+                        "measure": "omega_squared",
+                        "of": "position",
+                        "layer": layer,
+                    }
                     layer_shares = shares[shares["layer"] == layer]
-                    rows.append(
-                        start
-                        | {"against": PRETRAINED}
-                        | cells
-                        | interval_cells(interval, layer_shares, "omega_squared")
-                    )
+                    rows.append(difference_key | interval_cells(interval, layer_shares, "omega_squared"))
     return pd.DataFrame(rows)
 
 
 def _mean_records(group: FlowGroup, condition: str) -> list[dict[str, object]]:
     """One record per mean of a condition: each column that has values per unit, and each counterfactual."""
-    rows: list[dict[str, object]] = []
-    for table, key in {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}.items():
-        condition_table = group.of(table, condition)
-        key_columns = ["layer", *([key] if key else []), *(["measure"] if "measure" in condition_table else [])]
-        for column in (
-            name for name in VALUES if name in condition_table and not (table == "ledger" and name == "eta_squared")
-        ):
-            for key_values, records in condition_table.dropna(subset=[column]).groupby(
-                key_columns, dropna=False, sort=False
-            ):
-                keys = dict(zip(key_columns, key_values, strict=True))
-                lead = {"table": table, "measure": keys.get("measure", column), "of": keys.get(key, "")}
-                rows.append(
-                    {**lead, "layer": keys["layer"], **interval_cells(estimate(records, column), records, column)}
-                )
-    return rows
+    mean_records: list[dict[str, object]] = []
+    for table, key_column in {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}.items():
+        lines = group.of(table, condition)
+        key_columns = [name for name in ("layer", key_column, "measure") if name in lines]
+        # Of the ledger's units ω² is made; those of its residual line are of η².
+        columns = [name for name in VALUES if name in lines and not (table == "ledger" and name == "eta_squared")]
+        for column in columns:
+            defined = lines.dropna(subset=[column])
+            for key_values, records in defined.groupby(key_columns, dropna=False, sort=False):
+                key = dict(zip(key_columns, key_values, strict=True))
+                measure = key.get("measure", column)
+                subject = {"table": table, "measure": measure, "of": key.get(key_column, ""), "layer": key["layer"]}
+                mean_records.append(subject | interval_cells(estimate(records, column), records, column))
+    return mean_records
 
 
 def stage_cell(layer: int) -> str:
@@ -238,18 +230,19 @@ def stage_cell(layer: int) -> str:
 ROUNDING = 1e-9
 """A share of the variance below this is what rounding leaves of 0."""
 SUPPORTED, IN_PART, HALF, NOT_SUPPORTED = "supported", "in part", "half of it", "not supported"
+"""Verdicts on the published expectation; RULES of the page says which is given when."""
 NO_SHARE = "not applicable: position has no share beyond rounding"
 
 
 def is_rounding(group: FlowGroup, condition: str) -> bool:
     """Whether position has no share at any stage, as in a model without position rows."""
-    means = shares_of(group, condition)[0]["mean"]
+    position, _ = shares_of(group, condition)
+    means = position["mean"]
     return len(means) > 0 and bool((means.abs() < ROUNDING).all())
 
 
 def shares_of(group: FlowGroup, condition: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """ω² of position and of content by layer."""
-    position, content = (
-        group.over_seeds("ledger", condition, "omega_squared", factor=factor) for factor in ("position", "content")
-    )
+    position = group.over_seeds("ledger", condition, "omega_squared", factor="position")
+    content = group.over_seeds("ledger", condition, "omega_squared", factor="content")
     return position, content.reindex(position.index)

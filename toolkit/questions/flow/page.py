@@ -47,7 +47,8 @@ from toolkit.reporting.page import (
 
 TITLE = "Where position goes"
 EXPECTATION = "Published expectation: position dominates the lower layers and gives way to content."
-TICKS = {-1: "Σ", 0: "in"}
+LAYER_NAMES = {-1: "Σ", 0: "in"}
+"""On the axes of charts; every other layer by its number."""
 IN_POINTS = ("accuracy", "macro_f1", "f1")
 """Scores that are shares: a hundredth is a point."""
 BITS = {"bits": "bits read", "beyond_word_bits": "beyond the word", "selective_bits": "beyond the control"}
@@ -104,12 +105,13 @@ ONE_SEED = "The interval of one model covers blocks or texts, and no other seed.
 def flow_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
     """What ``measure_flow``'s tables say."""
     groups = groups_of(tables)
-    is_alone = tables["models"].groupby(["group", "condition"])["seed"].nunique(dropna=False).eq(1).any()
+    num_seeds = tables["models"].groupby(["group", "condition"])["seed"].nunique(dropna=False)
+    has_single_seeds = num_seeds.eq(1).any()
     charts = draw({name: partial(plot, tables) for name, (plot, _) in CHARTS.items()})
-    pictures = {
-        name: ChartBlock(name=name, chart=chart, caption=CHARTS[name][1], alt=CHARTS[name][1])
-        for name, chart in charts.items()
-    }
+    pictures = {}
+    for name, chart in charts.items():
+        _, caption = CHARTS[name]
+        pictures[name] = ChartBlock(name=name, chart=chart, caption=caption, alt=caption)
     sections = []
     for id, (heading, lead, makers) in SECTIONS.items():
         bodies = [[_table(group, *maker) for maker in makers] for group in groups]
@@ -123,7 +125,7 @@ def flow_page(tables: Tables, *, title: str | None = None, command: str = "") ->
         picture=pictures.get("where_position_goes"),
         sections=(
             *sections,
-            texts_section("limits", "What this cannot tell", [*LIMITS, *([ONE_SEED] if is_alone else ())]),
+            texts_section("limits", "What this cannot tell", [*LIMITS, *([ONE_SEED] if has_single_seeds else ())]),
             texts_section("definitions", "Definitions", [*METHOD, *RULES]),
         ),
         commands=command,
@@ -141,38 +143,38 @@ def flow_tables(tables: Tables) -> dict[str, pd.DataFrame]:
 
 def answers(groups: Sequence[FlowGroup]) -> Answers:
     """Whether position fades, whether it can still be read at the end, and whether fine-tuning changes its share."""
-    moved = (
-        _moved_case(group, condition, drift)
+    changes = (
+        _change_case(group, condition, drift)
         for group in groups
         for condition in _compared_conditions(group)
         if (drift := group.drift(condition))
     )
     return (
-        answer("Does position fade from the input to the last layer?", map(_faded_case, groups)),
-        answer("Can position still be read in the last layer?", map(_read_case, groups)),
-        answer("Does fine-tuning change position's share in the last layer?", moved, NOT_TUNED),
+        answer("Does position fade from the input to the last layer?", map(_fading_case, groups)),
+        answer("Can position still be read in the last layer?", map(_decoding_case, groups)),
+        answer("Does fine-tuning change position's share in the last layer?", changes, NOT_TUNED),
     )
 
 
-def _faded_case(group: FlowGroup) -> Case:
+def _fading_case(group: FlowGroup) -> Case:
     """Whether position's share fell from input to last layer, as a case; neither is chosen by looking."""
     condition, last = group.conditions[0], group.layers[-1]
-    share, change = (
-        shares_of(group, condition)[0].reindex(group.layers),
-        group.change(condition, "position", last, since=0),
-    )
-    halved = [layer for layer in group.layers if layer > 0 and share["mean"][layer] < share["mean"][0] / 2]
+    position, _ = shares_of(group, condition)
+    position = position.reindex(group.layers)
+    change = group.change(condition, "position", last, since=0)
+    halved = (layer for layer in group.layers if layer > 0 and position["mean"][layer] < position["mean"][0] / 2)
     text = (
-        f"{group.title}, {group.labels[condition]}: position is {share_text(share.loc[0])} of the variance at the "
-        f"input (first layer below half of that: {[*halved, 'none'][0]}) and {share_text(share.loc[last])} in layer "
+        f"{group.title}, {group.labels[condition]}: position is {share_text(position.loc[0])} of the variance at the "
+        f"input (first layer below half of that: {next(halved, 'none')}) and {share_text(position.loc[last])} in layer "
         f"{last}. Chance is 0 %; shuffled states: at most "
         f"{percent(group.tables['ledger']['shuffled_omega'].abs().max())}."
     )
-    low = np.nan if is_rounding(group, condition) else -change.high
-    return judged(text, low, -change.low, NO_SHARE if is_rounding(group, condition) else change.note)
+    if is_rounding(group, condition):
+        return judged(text, np.nan, -change.low, NO_SHARE)
+    return judged(text, -change.high, -change.low, change.note)
 
 
-def _read_case(group: FlowGroup) -> Case:
+def _decoding_case(group: FlowGroup) -> Case:
     """Whether the last layer tells more of position than the word alone does, as a case."""
     records = group.lines("decoding", group.conditions[0], "bits", layer=group.layers[-1])
     bits, entropy, shuffled = records[["bits", "entropy_bits", "shuffled_bits"]].mean()
@@ -180,23 +182,25 @@ def _read_case(group: FlowGroup) -> Case:
     text = (
         f"{group.title}, {group.labels[group.conditions[0]]}: a linear probe reads {number(bits)} of {number(entropy)} "
         f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than the word alone tells. "
+        f"Chance is 0; shuffled labels: {number(shuffled, 2)}."
     )
-    text += f"Chance is 0; shuffled labels: {number(shuffled, 2)}."
     return judged(text, beyond.low, beyond.high, beyond.note)
 
 
-def _moved_case(group: FlowGroup, condition: str, drift: Mapping[int, Interval]) -> Case:
+def _change_case(group: FlowGroup, condition: str, drift: Mapping[int, Interval]) -> Case:
     """Whether a condition's share of position in the last layer is not the pretrained model's, as a case."""
-    change, num_seeds = drift[max(drift)], group.num_models(condition)
+    change = drift[max(drift)]  # in the last layer
+    num_seeds = group.num_models(condition)
     text = f"{group.title}, {group.labels[condition]}: {points(change)} points; 0 means no change. Seeds: {num_seeds}."
     is_equal = change.estimate == 0 and np.isnan(change.low)
     low, high = (0.0, 0.0) if is_equal else (change.low, change.high)
     return judged(text, low, high, change.note, below="yes", num_seeds=num_seeds)
 
 
-def _table(group: FlowGroup, rows: Callable[[FlowGroup], Rows], caption: str) -> Block:
-    table = rows_block(*rows(group), caption)
-    return FoldBlock(title=f"{group.title}: every layer", blocks=(table,)) if rows is bit_rows else table
+def _table(group: FlowGroup, make_rows: Callable[[FlowGroup], Rows], caption: str) -> Block:
+    """A table of a group; the one with a line per layer is folded."""
+    table = rows_block(*make_rows(group), caption)
+    return FoldBlock(title=f"{group.title}: every layer", blocks=(table,)) if make_rows is bit_rows else table
 
 
 def judged_conditions(group: FlowGroup) -> list[str]:
@@ -242,7 +246,8 @@ def dominance_rows(group: FlowGroup) -> Rows:
             rows.append([group.labels[condition], NO_SHARE, *[None] * 5])
             continue
         above = [layer for layer in lower if position["low"][layer] > content["high"][layer]]
-        verdict = NOT_SUPPORTED if not above else SUPPORTED if len(above) == len(lower) else IN_PART
+        some_verdict = IN_PART if above else NOT_SUPPORTED
+        verdict = SUPPORTED if len(above) == len(lower) else some_verdict
         peak = int(position["mean"][lower].idxmax())
         above_names = ", ".join(map(stage_cell, above)) or "none"
         shares = [share_text(position.loc[peak]), stage_cell(peak), share_text(content.loc[peak])]
@@ -271,7 +276,8 @@ def giving_way_rows(group: FlowGroup) -> Rows:
         if is_rounding(group, condition) or len(position) < 2:
             rows.append([group.labels[condition], NO_SHARE, *[None] * 9])
             continue
-        last, peak = int(position.index[-1]), int(position["mean"].idxmax())
+        last = int(position.index[-1])
+        peak = int(position["mean"].idxmax())
         changes: dict[str, Interval] = {}
         verdict = f"{NOT_SUPPORTED}: its share is largest in the last layer"
         if peak != last:
@@ -279,7 +285,8 @@ def giving_way_rows(group: FlowGroup) -> Rows:
                 if len(group.lines("ledger", condition, "eta_squared", factor=factor, layer=peak)):
                     changes[factor] = group.change(condition, factor, last, since=peak)
             falls, rises = changes["position"].high < 0, changes["content"].low > 0
-            verdict = SUPPORTED if falls and rises else HALF if falls else NOT_SUPPORTED
+            half_verdict = HALF if falls else NOT_SUPPORTED
+            verdict = SUPPORTED if falls and rises else half_verdict
         cells: list[object] = []
         for factor, shares in (("position", position), ("content", content)):
             cells += [percent(shares["mean"][peak]), percent(shares["mean"][last]), points(changes.get(factor))]
@@ -292,9 +299,9 @@ def _compared_conditions(group: FlowGroup) -> list[str]:
     """The conditions to compare with the pretrained model, where either of the two has a share of position."""
     if PRETRAINED not in group.conditions:
         return []
-    is_empty = is_rounding(group, PRETRAINED)
+    has_no_share = is_rounding(group, PRETRAINED)
     tuned_conditions = [condition for condition in group.conditions if condition not in (PRETRAINED, RANDOM)]
-    return [condition for condition in tuned_conditions if not (is_empty and is_rounding(group, condition))]
+    return [condition for condition in tuned_conditions if not (has_no_share and is_rounding(group, condition))]
 
 
 def drift_rows(group: FlowGroup) -> Rows:
@@ -318,19 +325,13 @@ def drift_rows(group: FlowGroup) -> Rows:
         differing = [layer for layer, change in drift.items() if change.low > 0 or change.high < 0]
         equal = [layer for layer, change in drift.items() if change.estimate == 0 and np.isnan(change.low)]
         undecided = [layer for layer in drift if layer not in differing and layer not in equal]
-        most = max(drift, key=lambda layer: abs(drift[layer].estimate))
-        shares = [percent(shares_of(group, either)[0]["mean"][most]) for either in (PRETRAINED, condition)]
+        most_moved = max(drift, key=lambda layer: abs(drift[layer].estimate))
+        position_before, _ = shares_of(group, PRETRAINED)
+        position, _ = shares_of(group, condition)
+        row = [group.labels[condition], group.num_models(condition), stage_cell(most_moved)]
+        row += [percent(shares["mean"][most_moved]) for shares in (position_before, position)]
         stages = [", ".join(map(stage_cell, layers)) or "none" for layers in (differing, undecided, equal)]
-        rows.append(
-            [
-                group.labels[condition],
-                group.num_models(condition),
-                stage_cell(most),
-                *shares,
-                points(drift[most]),
-                *stages,
-            ]
-        )
+        rows.append([*row, points(drift[most_moved]), *stages])
     return header, rows
 
 
@@ -347,15 +348,8 @@ def segment_rows(group: FlowGroup) -> Rows:
         shares = group.over_seeds("ledger", condition, "omega_squared", factor="segment")
         if len(shares):
             peak = int(shares["mean"].idxmax())
-            rows.append(
-                [
-                    group.labels[condition],
-                    share_text(shares.loc[peak]),
-                    stage_cell(peak),
-                    share_text(shares.iloc[-1]),
-                    "",
-                ]
-            )
+            cells = [share_text(shares.loc[peak]), stage_cell(peak), share_text(shares.iloc[-1])]
+            rows.append([group.labels[condition], *cells, ""])
     return header, rows
 
 
@@ -374,14 +368,15 @@ def decoding_rows(group: FlowGroup) -> Rows:
     references = group.tables["decoding"][["entropy_bits", "word_bits"]].mean()
     rows: list[list[object]] = []
     for condition in group.conditions:
-        bits, words, beyond = (group.over_seeds("decoding", condition, name) for name in BITS)
+        bits, beyond_word, beyond_control = (group.over_seeds("decoding", condition, name) for name in BITS)
         last = max(bits.index)
-        readings = [bits.loc[0], bits.loc[last], words.loc[last], beyond.loc[0], beyond.loc[last]]
+        readings = [bits.loc[0], bits.loc[last], beyond_word.loc[last], beyond_control.loc[0], beyond_control.loc[last]]
         rows.append([group.labels[condition], *references, *map(_bits, readings)])
     return header, rows
 
 
 def _bits(reading: "pd.Series") -> str:
+    """Bits with their interval."""
     return estimate_text(reading["mean"], reading["low"], reading["high"], 2)
 
 
@@ -396,17 +391,12 @@ REFERENCES = {
 
 def bit_rows(group: FlowGroup) -> Rows:
     """Header and rows: condition and layer with the bits, beyond words and beyond the control, and the references."""
-    wide_by_name = {}
+    rows = []
     for condition in group.conditions:
-        wide = pd.concat([group.over_seeds("decoding", condition, name) for name in BITS], axis=1)
-        wide_by_name[group.labels[condition]] = pd.concat(
-            [wide, *[group.over_seeds("decoding", condition, name)["mean"] for name in REFERENCES]], axis=1
-        )
-    rows = [
-        [condition, stage_cell(layer), *cells]
-        for condition, wide in wide_by_name.items()
-        for layer, *cells in wide.itertuples()
-    ]
+        bits = [group.over_seeds("decoding", condition, name) for name in BITS]
+        references = [group.over_seeds("decoding", condition, name)["mean"] for name in REFERENCES]
+        for layer, *cells in pd.concat([*bits, *references], axis=1).itertuples():
+            rows.append([group.labels[condition], stage_cell(layer), *cells])
     heads = [name for title in BITS.values() for name in (title, "low", "high")]
     return ["regime", "layer", *heads, *REFERENCES.values()], rows
 
@@ -434,11 +424,10 @@ def share_rows(group: FlowGroup) -> Rows:
         columns = [group.over_seeds("ledger", condition, "omega_squared", factor="position")] + [
             group.over_seeds("ledger", condition, name, factor=factor)["mean"] for name, factor in other_columns
         ]
-        wide = 100 * pd.concat(columns, axis=1).reindex(group.layers)
-        for layer, *cells in wide.mask(wide.abs() < 1e-9, 0.0).itertuples():  # rounding is shown as 0
-            rows.append(
-                [group.labels[condition], stage_cell(layer), *(None if cell != cell else cell for cell in cells)]
-            )
+        percents = 100 * pd.concat(columns, axis=1).reindex(group.layers)
+        for layer, *cells in percents.mask(percents.abs() < 1e-9, 0.0).itertuples():  # rounding is shown as 0
+            shown_cells = [None if np.isnan(cell) else cell for cell in cells]
+            rows.append([group.labels[condition], stage_cell(layer), *shown_cells])
     return header, rows
 
 
@@ -453,18 +442,19 @@ def score_rows(group: FlowGroup) -> Rows:
             records = scores[(scores["condition"] == condition) & (scores["counterfactual"] == name)]
             if records.empty:
                 continue
-            change, unit = estimate(records, "value"), str(records["unit"].iloc[0])
+            change = estimate(records, "value")
+            unit = str(records["unit"].iloc[0])
             factor, digits, unit_text = (100, 1, f"{unit} (points)") if unit in IN_POINTS else (1, 3, unit)
             value, low, high = (factor * bound for bound in (change.estimate, change.low, change.high))
-            verdict = "undefined" if np.isnan(change.low) else "yes" if change.low > 0 or change.high < 0 else "no"
-            before = factor * float(records["reference"].mean())
+            is_distinguishable = "yes" if low > 0 or high < 0 else "no"
             cells = [
-                before,
+                factor * float(records["reference"].mean()),
                 estimate_text(value, low, high, digits, is_signed=True),
-                verdict,
+                "undefined" if np.isnan(low) else is_distinguishable,
                 group.num_models(str(condition)),
+                int(records["num_texts"].max()),
             ]
-            rows.append([str(condition), name, unit_text, *cells, int(records["num_texts"].max())])
+            rows.append([str(condition), name, unit_text, *cells])
     return header, rows
 
 
@@ -477,20 +467,19 @@ def output_rows(group: FlowGroup) -> Rows:
             records = table[table["counterfactual"] == name]
             if records.empty:
                 continue
-            state, logits, predictions = (
-                records[records["measure"] == measure] for measure in ("state", "logits", "predictions")
-            )
-            last = state.loc[state["layer"] == state["layer"].max(), "value"].mean()
-            changes = (logits["value"], 100 * predictions["value"])
-            rows.append(
-                [condition, name, float(last), *(float(values.mean()) if len(values) else None for values in changes)]
-            )
+            states = records[records["measure"] == "state"]
+            last_change = states.loc[states["layer"] == states["layer"].max(), "value"].mean()
+            means = records.groupby("measure")["value"].mean()  # no logits nor predictions of an untrained head
+            predictions = means.get("predictions")
+            predictions_percent = None if predictions is None else 100 * float(predictions)
+            rows.append([condition, name, float(last_change), means.get("logits"), predictions_percent])
     return ["regime", "positions", "last layer", "logits", "predictions changed (%)"], rows
 
 
 def null_rows(group: FlowGroup) -> Rows:
     """Header and rows: what shuffled states and labels, the sum before LayerNorm and random weights read."""
-    ledger, bits = group.tables["ledger"], group.tables["decoding"]
+    ledger = group.tables["ledger"]
+    bits = group.tables["decoding"]
     residual = ledger[(ledger["factor"] == "residual") & (ledger["layer"] == -1)]["eta_squared"].abs().max()
     position = ledger[(ledger["factor"] == "position") & ledger["shuffled_eta"].notna()]
     by_block = ledger.loc[ledger["factor"] == "position", "by_block_eta"].max()
@@ -515,6 +504,7 @@ def null_rows(group: FlowGroup) -> Rows:
 
 
 def _range(values: pd.Series) -> str:
+    """``0.01 to 0.2``."""
     return f"{number(values.min(), 2)} to {number(values.max(), 2)}"
 
 
@@ -559,9 +549,11 @@ def plot_decoding(tables: Tables) -> Chart | None:
     """Bits of position that a linear probe reads, those beyond words, and those beyond its control task."""
 
     def panel(group: FlowGroup, name: str, series: Mapping[str, str]) -> Panel:
-        is_whole = name == "bits"
-        ends = group.tables["decoding"][["entropy_bits", "word_bits"]].max()
-        levels = {"": 0.0} | ({"all of it": ends["entropy_bits"], "word alone": ends["word_bits"]} if is_whole else {})
+        is_whole = name == "bits"  # the other two are what is left of it
+        references = group.tables["decoding"][["entropy_bits", "word_bits"]].max()
+        levels = {"": 0.0}
+        if is_whole:
+            levels |= {"all of it": references["entropy_bits"], "word alone": references["word_bits"]}
         return Panel(
             title=BITS[name],
             subtitle=group.title,
@@ -569,7 +561,7 @@ def plot_decoding(tables: Tables) -> Chart | None:
             y_title="bits",
             reference=_level(group, levels),
             low=0.0 if is_whole else None,
-            high=1.12 * ends["entropy_bits"] if is_whole else None,
+            high=1.12 * references["entropy_bits"] if is_whole else None,
         )
 
     return _grid(tables, tuple(BITS), panel)
@@ -579,12 +571,12 @@ def plot_counterfactuals(tables: Tables) -> Chart | None:
     """How far every layer moves under each counterfactual: a row per group, a column per counterfactual."""
 
     def panel(group: FlowGroup, name: str, series: Mapping[str, str]) -> Panel:
-        where = {"counterfactual": name, "measure": "state"}
-        unrelated = group.over_seeds("counterfactuals", group.conditions[0], "reference", **where)
+        key = {"counterfactual": name, "measure": "state"}
+        unrelated = group.over_seeds("counterfactuals", group.conditions[0], "reference", **key)
         return Panel(
             title=name,
             subtitle=group.title,
-            curves=_curves(series, group, "counterfactuals", "value", **where),
+            curves=_curves(series, group, "counterfactuals", "value", **key),
             y_title="relative change\nof states",
             reference=unrelated.rename_axis("layer").reset_index().assign(label=""),
             low=0.0,
@@ -607,7 +599,7 @@ def _grid(
         [panel(group, name, series) for group in groups for name in names],
         columns=len(names),
         series=list(series.values()),
-        layer_names=TICKS,
+        layer_names=LAYER_NAMES,
         is_shared=is_shared,
         label="Model",
     )
@@ -615,16 +607,13 @@ def _grid(
 
 def _series(groups: Sequence[FlowGroup]) -> Mapping[str, str]:
     """Each condition's name in a legend, with its number of seeds; the random weights last."""
+    # Of two names of a condition the first group's holds.
     names = {condition: group.labels[condition] for group in reversed(groups) for condition in group.conditions}
-    counts = {
-        condition: max(group.num_models(condition) for group in groups if condition in group.conditions)
-        for condition in names
-    }
-    order = sorted(names, key=lambda condition: condition == RANDOM)
-    return {
-        condition: names[condition] + (f" [{counts[condition]} seeds]" if counts[condition] > 1 else "")
-        for condition in order
-    }
+    series = {}
+    for condition in sorted(names, key=lambda condition: condition == RANDOM):
+        num_seeds = max(group.num_models(condition) for group in groups if condition in group.conditions)
+        series[condition] = names[condition] + (f" [{num_seeds} seeds]" if num_seeds > 1 else "")
+    return series
 
 
 def _curves(series: Mapping[str, str], group: FlowGroup, table: str, column: str, **where: Any) -> pd.DataFrame:
@@ -639,7 +628,9 @@ def _curves(series: Mapping[str, str], group: FlowGroup, table: str, column: str
 def _level(group: FlowGroup, levels: Mapping[str, float]) -> pd.DataFrame:
     """Horizontal lines over all layers of a group."""
     ends = (min(group.layers), max(group.layers))
-    return pd.DataFrame([{"label": name, "layer": x, "mean": y} for name, y in levels.items() for x in ends])
+    return pd.DataFrame(
+        [{"label": name, "layer": layer, "mean": level} for name, level in levels.items() for layer in ends]
+    )
 
 
 CHARTS: Mapping[str, tuple[Callable[[Tables], Chart | None], str]] = {
@@ -648,7 +639,7 @@ CHARTS: Mapping[str, tuple[Callable[[Tables], Chart | None], str]] = {
     "counterfactuals": (plot_counterfactuals, OUTPUTS_CAPTION),
 }
 NOT_TUNED = "No tuned model stands beside the pretrained one, or neither has a share of position."
-AGAINST = "Share of position in a tuned model minus that in the pretrained one, on the same blocks."
+DIFFERENCE_LEAD = "Share of position in a tuned model minus that in the pretrained one, on the same blocks."
 SECTIONS: Mapping[str, tuple[str, str, Sequence[tuple[Callable[[FlowGroup], Rows], str]]]] = {
     "expectation": (
         "Does position dominate, and then give way?",
@@ -659,7 +650,7 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[tuple[Callable[[FlowGroup], Rows
             (segment_rows, "Segments: their largest share and that in the last layer."),
         ),
     ),
-    "regimes": ("Does fine-tuning move it?", AGAINST, ((drift_rows, "Against the pretrained model."),)),
+    "regimes": ("Does fine-tuning move it?", DIFFERENCE_LEAD, ((drift_rows, "Against the pretrained model."),)),
     "decoding": (
         "Can position be read off a state?",
         "",

@@ -18,7 +18,7 @@ LEAD = (
 
 
 def section(table: pd.DataFrame) -> Section:
-    """``measure_forgetting``'s table, one line per condition and texts."""
+    """``measure_forgetting``'s table, one line per condition and texts; a note where one could not be measured."""
     header = [
         "model and task",
         "regime",
@@ -31,21 +31,25 @@ def section(table: pd.DataFrame) -> Section:
         "guessed after",
         "loss by frequency",
         "guessed by frequency",
+        "note",
     ]
     rows: list[list[object]] = []
     for key, records in table.groupby(["group", "condition", "texts"], sort=False):
-        loss, guessed = records[records["measure"] == LOSS], records[records["measure"] != LOSS]
+        loss, guesses = records[records["measure"] == LOSS], records[records["measure"] != LOSS]
+        start = [*key, loss["run"].nunique()]
         if records["value"].isna().all():
-            rows.append([*key, loss["run"].nunique(), *[NOT_APPLICABLE] * 6, "; ".join(records["reason"].unique())])
+            rows.append([*start, *[NOT_APPLICABLE] * 7, "; ".join(records["reason"].unique())])
             continue
-        last_decoder = guessed[guessed["decoder"] == guessed["decoder"].iloc[-1]]
-        cells: list[object] = (
-            [loss["run"].nunique(), number(loss["value_before"].mean())]
-            + [_change(loss[loss["decoder"] == decoder]) for decoder in (TUNED, UNTUNED)]
-            + [f"{number(100 * last_decoder[name].mean())} %" for name in ("value_before", "value_after")]
+        changes = [_change(loss[loss["decoder"] == decoder]) for decoder in (TUNED, UNTUNED)]
+        # Of two decoders that of the tuned words comes last.
+        guesses = guesses[guesses["decoder"] == guesses["decoder"].iloc[-1]]
+        before, after, by_frequency = (
+            f"{number(100 * guesses[name].mean())} %" for name in ("value_before", "value_after", "by_frequency")
         )
-        cells += [number(loss["by_frequency"].mean()), f"{number(100 * last_decoder['by_frequency'].mean())} %"]
-        rows.append([*key, *cells])
+        loss_before, loss_by_frequency = (number(loss[name].mean()) for name in ("value_before", "by_frequency"))
+        rows.append([*start, loss_before, *changes, before, after, loss_by_frequency, by_frequency, ""])
+    if not any(note for *_, note in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
     return Section(id="forgotten", title="What was forgotten?", lead=LEAD, blocks=(rows_block(header, rows, CAPTION),))
 
 

@@ -50,15 +50,17 @@ Tables = Mapping[str, pd.DataFrame]
 
 TITLE = "How much each layer changed: its states and its weights"
 QUESTION = "Which layers changed most in what they compute (states), and which in what they hold (weights)?"
-KINDS = {BEFORE_AND_AFTER: "after with before", SEED_AND_SEED: "two seeds with each other"}
-SHOWN = {CKA: "debiased CKA", STANDARDISED: "debiased CKA,\nstandardised columns"}
+COMPARISON_NAMES = {BEFORE_AND_AFTER: "after with before", SEED_AND_SEED: "two seeds with each other"}
+AXIS_TITLES = {CKA: "debiased CKA", STANDARDISED: "debiased CKA,\nstandardised columns"}
 """Measure to its name on an axis."""
-EMBEDDINGS = {0: "emb."}
+LAYER_NAMES = {0: "emb."}
+"""On the axes of charts; every other layer by its number."""
 
 NO_STATES = "not known: states need runs made with --save-model"
 APART = "not applicable: each text of a pair was encoded apart (--pair-encoding separate), so no sequence holds both"
 NOT_COMPARED = "undefined: nothing could be compared"
-STILL, ALIKE = "no layer changed visibly", "all layers changed alike"
+NO_CHANGE, EQUAL_CHANGE = "no layer changed visibly", "all layers changed alike"
+"""In place of the least similar layer."""
 FLAT = f"{trends.FLAT}: no layer is more than {100 * (trends.MARGIN - 1):.0f} % from the mean of the layers"
 
 WEIGHTS_CAPTION = (
@@ -96,7 +98,7 @@ EMBEDDED_MODEL = (
     "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences: what it shows is no "
     "claim about raw BERT, which needs a raw backbone beside it."
 )
-SIZE = (
+DRIFT_IS_NO_LEARNING = (
     "Relative drift divides by a layer's norm, and AdamW's steps have a size of their own, whatever the gradient's: "
     "how far a layer's weights moved is no measure of how much it learned."
 )
@@ -115,7 +117,7 @@ def limits(tables: Tables, models: Collection[str]) -> list[str]:
     means = tables.get("means", pd.DataFrame(columns=["is_shuffled", "num_seeds"]))
     applies_by_text = {
         EMBEDDED_MODEL: EMBEDDED in models,
-        SIZE: True,
+        DRIFT_IS_NO_LEARNING: True,
         **dict.fromkeys(STATE_LIMITS, len(means) > 0),
         MEMORISED: means["is_shuffled"].any(),
         ONE_SEED: any((table["num_seeds"] == 1).any() for table in (means, tables.get("contrasts", means))),
@@ -130,8 +132,10 @@ def layers_page(tables: Tables, *, models: Collection[str], title: str | None = 
     are of.
     """
     tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
-    groups, forgetting_table = groups_of(tables), tables.get("forgetting")
-    chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _state_sections(groups)
+    groups = groups_of(tables)
+    forgetting_table = tables.get("forgetting")
+    drift_chart = plot_weight_drift(tables["weight_means"], tables["weight_drift"])
+    state_sections = _state_sections(groups)
     caption = "Relative drift of the weights: mean (95 % interval over seeds)."
     weight_blocks = [[rows_block(*weight_rows(group_tables), caption)] for group_tables in groups.values()]
     sections = [
@@ -142,17 +146,17 @@ def layers_page(tables: Tables, *, models: Collection[str], title: str | None = 
             "third of the layers moved, as a multiple of the bottom third.",
             blocks=(rows_block(*moved_rows(tables), "Weights that moved most and least, 95 % intervals."),),
         ),
-        *states,
+        *state_sections,
         Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), weight_blocks)),
         *([] if forgetting_table is None else [forgetting.section(forgetting_table)]),
         texts_section("limits", "What this cannot tell", limits(tables, models)),
-        texts_section("definitions", "Definitions", [*WEIGHT_DEFINITIONS, *(DEFINITIONS if states else ())]),
+        texts_section("definitions", "Definitions", [*WEIGHT_DEFINITIONS, *(DEFINITIONS if state_sections else ())]),
     ]
     return Page(
         title=title or TITLE,
         question=QUESTION,
         answers=answers(tables, groups),
-        picture=picture("weight_drift_by_layer", chart, WEIGHTS_CAPTION),
+        picture=picture("weight_drift_by_layer", drift_chart, WEIGHTS_CAPTION),
         sections=tuple(sections),
         commands=command,
     )
@@ -193,16 +197,16 @@ def _state_cases(group: str, tables: Tables, all_tables: Tables) -> Iterator[Cas
     last_layer = similarities[similarities["layer"] == similarities["layer"].max()]
     seed_contrasts = tables["contrasts"][tables["contrasts"]["comparison"] == OWN_SEEDS]
     key_columns = ["condition", "texts", "layer", "measure"]
-    for record in last_layer.merge(seed_contrasts, how="left", on=key_columns, suffixes=("_own", "")).to_dict(
-        "records"
-    ):
+    # A column that both have is the similarity's with "_own", and the contrast's without.
+    beside_seeds = last_layer.merge(seed_contrasts, how="left", on=key_columns, suffixes=("_own", ""))
+    for record in beside_seeds.to_dict("records"):
         similarity = estimate_text(record["value_own"], record["low_own"], record["high_own"])
         least = least_similar(similarities[similarities["condition"] == record["condition"]])
         text = (
             f"{group}, {record['condition']}: {layer_name(record['layer'])} is {similarity} like before on "
             f"{record['texts']}, two seeds {number(record['other_similarity'])}; difference {_gap(record)}. "
+            f"Least like before: {least}."
         )
-        text += f"Least like before: {least}."
         note = f"{record['reason_own'] or record['note'] or record['reason']}"
         yield judged(text, -record["high"], -record["low"], note, num_seeds=record["num_seeds_own"])
 
@@ -222,6 +226,7 @@ def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
 
 
 def _no_states(tables: Tables) -> str:
+    """Why no group has states."""
     return APART if "means" in tables else NO_STATES
 
 
@@ -248,23 +253,24 @@ def moved_rows(tables: Tables) -> Rows:
     rows: list[list[object]] = []
     layers = tables["weight_means"][tables["weight_means"]["component"].str.startswith("layers.")]
     for trend in tables["weight_trends"].to_dict("records"):
-        is_own = (layers["group"] == trend["group"]) & (layers["condition"] == trend["condition"])
-        rows.append([str(trend["group"]), str(trend["condition"]), *_moved_cells(layers[is_own], trend)])
+        is_of_trend = (layers["group"] == trend["group"]) & (layers["condition"] == trend["condition"])
+        rows.append([str(trend["group"]), str(trend["condition"]), *_moved_cells(layers[is_of_trend], trend)])
     return header, rows
 
 
-def least_similar(own: pd.DataFrame) -> str:
+def least_similar(means: pd.DataFrame) -> str:
     """The layer with the least mean; or that nothing was compared, or that all are alike to three decimals."""
-    values = own["value"].dropna()
+    values = means["value"].dropna()
     if values.empty:
         return NOT_COMPARED
     least, most = round(values.min(), 3), round(values.max(), 3)
     if least == most:
-        return STILL if least == 1 else ALIKE
-    return layer_name(own.loc[values.idxmin(), "layer"])
+        return NO_CHANGE if least == 1 else EQUAL_CHANGE
+    return layer_name(means.loc[values.idxmin(), "layer"])
 
 
 def _least_record(means: pd.DataFrame) -> pd.Series:
+    """The line of the least mean; where none is defined, the first, with its reason."""
     return means.loc[means["value"].idxmin()] if means["value"].notna().any() else means.iloc[0]
 
 
@@ -272,18 +278,14 @@ def _moved_cells(layer_means: pd.DataFrame, trend: Mapping[str, Any]) -> list[ob
     """One condition's cells: the layers that moved most and least, top to bottom with its p and q, and the verdict."""
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
     verdict = FLAT if trend["trend"] == trends.FLAT else str(trend["trend"])
-    verdict += f" ({trend['reason']})" if trend["reason"] and trend["reason"] == trend["reason"] else ""
+    verdict += f" ({trend['reason']})" if trend["reason"] and not pd.isna(trend["reason"]) else ""
     means_by_layer = layer_means.set_index("layer")
     moved_layers = means_by_layer[means_by_layer["relative_drift"] > 0]
     cells: list[object]
     if not pd.isna(trend["most_layer"]):
         most, least = int(trend["most_layer"]), int(trend["least_layer"])
-        cells = [
-            layer_name(most),
-            _percent(means_by_layer.loc[most]),
-            layer_name(least),
-            _percent(means_by_layer.loc[least]),
-        ]
+        most_cells = [layer_name(most), _percent(means_by_layer.loc[most])]
+        cells = [*most_cells, layer_name(least), _percent(means_by_layer.loc[least])]
     elif len(moved_layers):
         farthest = moved_layers["relative_drift"].idxmax()
         suffix = " alone" if len(moved_layers) == 1 else ""
@@ -373,24 +375,22 @@ def reference_rows(tables: Tables) -> Rows:
         standardised = every_measure[
             (every_measure["measure"] == STANDARDISED) & (every_measure["layer"] == least["layer"])
         ]
-        lead = [
-            condition,
-            texts,
+        similarity_cells = [
             least_similar(cka),
             estimate_of(least),
             estimate_of(standardised.iloc[0]) if len(standardised) else None,
             layer_name(most["layer"]),
             estimate_of(most),
         ]
-        beside = contrasts[(contrasts["condition"] == condition) & (contrasts["texts"] == texts)]
-        beside = beside[(beside["layer"] == least["layer"]) & (beside["comparison"] != OTHER_CONDITION)]
-        for record in beside.to_dict("records"):
+        references = contrasts[(contrasts["condition"] == condition) & (contrasts["texts"] == texts)]
+        references = references[(references["layer"] == least["layer"]) & (references["comparison"] != OTHER_CONDITION)]
+        for record in references.to_dict("records"):
             cells = [str(record["against"]), f"{record['other_similarity']:.3f}", _gap(record), _floor(record)]
-            rows.append([*lead, *cells, int(record["num_seeds"]), told(record)])
+            rows.append([condition, texts, *similarity_cells, *cells, int(record["num_seeds"]), verdict_of(record)])
     return header, rows
 
 
-def told(line: Mapping[str, Any]) -> str:
+def verdict_of(line: Mapping[str, Any]) -> str:
     """The verdict of one contrast: ``undefined`` without an interval, ``not judged`` with one seed."""
     if pd.isna(line["low"]):
         return "undefined: no interval"
@@ -424,22 +424,19 @@ def regime_rows(tables: Tables) -> Rows:
     rows: list[list[object]] = []
     for (condition, against), contrasts in table.groupby(["condition", "against"], sort=False):
         greatest = contrasts.loc[contrasts["value"].abs().idxmax()]
-        seeds = int(contrasts["num_seeds"].max())
+        num_seeds = int(contrasts["num_seeds"].max())
         counts: list[object] = [int((contrasts["high"] < 0).sum()), int((contrasts["low"] > 0).sum())]
-        counts = counts if seeds > 1 else ["not judged: one seed"] * 2
-        cells = [_gap(greatest), _place(greatest), _floor(greatest)]
-        rows.append([condition, against, len(contrasts), *counts, *cells, seeds])
+        counts = counts if num_seeds > 1 else ["not judged: one seed"] * 2
+        cells = [_gap(greatest), f"{layer_name(greatest['layer'])} on {greatest['texts']}", _floor(greatest)]
+        rows.append([condition, against, len(contrasts), *counts, *cells, num_seeds])
     return header, rows
-
-
-def _place(record: "pd.Series") -> str:
-    return f"{layer_name(record['layer'])} on {record['texts']}"
 
 
 _gap = partial(estimate_of, is_signed=True)
 
 
 def _floor(record: "Mapping[Any, Any] | pd.Series") -> str | None:
+    """What two seeds differ by."""
     return None if pd.isna(record["between_seeds"]) else f"{record['between_seeds']:.3f}"
 
 
@@ -463,14 +460,11 @@ def weight_rows(tables: Tables) -> Rows:
     rows: list[list[object]] = []
     for record in tables["weight_means"].to_dict("records"):
         cells = [_percent(record), *(record[name] for name in ("median_angle_degrees", "norm_before", "norm_change"))]
-        if record["norm_change"] != record["norm_change"]:  # NaN: not there, or not to be compared
+        if pd.isna(record["norm_change"]):  # not there, or not to be compared
             cells = [None] * len(cells)
-        note = (
-            "bit-identical" if record["is_identical"] else "; ".join(filter(None, (record["reason"], record["note"])))
-        )
-        rows.append(
-            [str(record["condition"]), component_name(record["component"]), *cells, int(record["num_values"]), note]
-        )
+        notes = ["bit-identical"] if record["is_identical"] else filter(None, (record["reason"], record["note"]))
+        key = [str(record["condition"]), component_name(record["component"])]
+        rows.append([*key, *cells, int(record["num_values"]), "; ".join(notes)])
     return header, rows
 
 
@@ -490,11 +484,12 @@ def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) ->
     if not (defined["relative_drift"] > 0).any():
         return None
     scaled = {"mean": 100 * defined["relative_drift"], "low": 100 * defined["low"], "high": 100 * defined["high"]}
-    # Not joined to the layers: most rows of the embeddings are words that training never showed.
+    # A kind of their own, not joined to the layers: most rows of the embeddings are words that training never showed.
     kind = defined["component"].eq("embeddings").map({True: "embeddings", False: "layer"})
     drawn = defined.assign(series=defined["condition"], kind=kind, **scaled)
     dots = _by_run(weight_drift)
-    groups, conditions = list(dict.fromkeys(drawn["group"])), list(dict.fromkeys(drawn["condition"]))
+    groups = list(dict.fromkeys(drawn["group"]))
+    conditions = list(dict.fromkeys(drawn["condition"]))
     panels = [
         Panel(
             title=str(group),
@@ -506,7 +501,7 @@ def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) ->
         for group in groups
     ]
     return curve_panels(
-        panels, columns=min(len(groups), 3), series=conditions, layer_names=EMBEDDINGS, digits=".3g", height=150
+        panels, columns=min(len(groups), 3), series=conditions, layer_names=LAYER_NAMES, digits=".3g", height=150
     )
 
 
@@ -533,21 +528,23 @@ def plot_similarity(means: pd.DataFrame) -> Chart | None:
     None where it holds no similarity.
     """
     defined = means[means["value"].notna()]
-    drawn = defined.assign(mean=defined["value"], series=defined["condition"], kind=defined["comparison"].map(KINDS))
+    drawn = defined.assign(
+        mean=defined["value"], series=defined["condition"], kind=defined["comparison"].map(COMPARISON_NAMES)
+    )
     texts, conditions = list(dict.fromkeys(drawn["texts"])), list(dict.fromkeys(drawn["condition"]))
-    measures = [measure for measure in SHOWN if (drawn["measure"] == measure).any()]
+    measures = [measure for measure in AXIS_TITLES if (drawn["measure"] == measure).any()]
     is_single = len(texts) == 1
     panels = [
         Panel(
-            title=(SHOWN[measure] if is_single else str(name)) if is_single or measure == CKA else "",
+            title=(AXIS_TITLES[measure] if is_single else str(name)) if is_single or measure == CKA else "",
             curves=drawn[(drawn["measure"] == measure) & (drawn["texts"] == name)],
-            y_title="similarity" if is_single else SHOWN[measure],
+            y_title="similarity" if is_single else AXIS_TITLES[measure],
         )
         for measure in measures
         for name in texts
     ]
-    kinds = [kind for kind in KINDS.values() if (drawn["kind"] == kind).any()]
+    kinds = [kind for kind in COMPARISON_NAMES.values() if (drawn["kind"] == kind).any()]
     columns = max(len(measures if is_single else texts), 1)
     return curve_panels(
-        panels, columns=columns, series=conditions, kinds=kinds, layer_names=EMBEDDINGS, is_shared=not is_single
+        panels, columns=columns, series=conditions, kinds=kinds, layer_names=LAYER_NAMES, is_shared=not is_single
     )

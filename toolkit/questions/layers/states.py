@@ -41,16 +41,16 @@ def layer_vectors(loaded: Loaded, data: EncodedTask) -> Vectors:
 
     The states of one batch at a time are held, and reduced before the next: memory grows with texts x layers x hidden.
     """
-    means, order = [], []
+    means, batches = [], []
     for states in stream_states(loaded, data, data.splits[TEXTS]):
         means.append([mean.double().cpu().numpy() for mean in states.mean_of_tokens()])
-        order.append(states.indices)
-    places = np.argsort(np.concatenate(order))
-    return [np.concatenate(layer)[places] for layer in zip(*means, strict=True)]
+        batches.append(states.indices)
+    text_order = np.argsort(np.concatenate(batches))  # batches come by length
+    return [np.concatenate(means_of_layer)[text_order] for means_of_layer in zip(*means, strict=True)]
 
 
-Place = tuple[str, int, str]
-"""Domain of texts, layer, measure."""
+ValueKey = tuple[str, int, str]
+"""Domain of texts, layer and measure of one value."""
 
 MAX_GROUPS = 30
 """Largest number of groups in which texts are left out (our choice)."""
@@ -69,7 +69,7 @@ class LayerSimilarity:
 
 def compare_layers(
     first: Mapping[str, Vectors], second: Mapping[str, Vectors], seed: int = 0
-) -> dict[Place, LayerSimilarity]:
+) -> dict[ValueKey, LayerSimilarity]:
     """Every measure of two models' vectors, (texts, hidden) per domain and layer; groups are drawn with ``seed``."""
     return {
         (name, layer, measure): compare(function, left, right, seed)
@@ -85,29 +85,29 @@ def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Lay
     Jackknife over groups of m of the n texts (Tukey 1958; groups of unequal size as Busing, Meijer & van der Leeden
     1999, doi:10.1023/A:1008800423698), re-centred at θ (ours). Below 20 texts there are none.
     """
-    num = len(left)
+    num_texts = len(left)
     try:
-        if num < 4:
-            raise Refused(f"similarity needs at least 4 texts, there are {num}")
+        if num_texts < 4:
+            raise Refused(f"similarity needs at least 4 texts, there are {num_texts}")
         similarity_of = measure(left, right)
-        value = similarity_of(np.ones(num, bool))
+        value = similarity_of(np.ones(num_texts, bool))
         if math.isnan(value):
             raise Refused("undefined: all texts of a model are equally far from one another")
-        if num < MIN_ITEMS:
-            return LayerSimilarity(value, num_texts=num)
-        groups = text_groups(num, seed)
-        inverse_shares = num / np.bincount(groups)
+        if num_texts < MIN_ITEMS:
+            return LayerSimilarity(value, num_texts=num_texts)
+        groups = text_groups(num_texts, seed)
+        inverse_shares = num_texts / np.bincount(groups)
         values_without = np.array([similarity_of(groups != group) for group in range(len(inverse_shares))])
     except Refused as refusal:
-        return LayerSimilarity(math.nan, num_texts=num, reason=str(refusal))
+        return LayerSimilarity(math.nan, num_texts=num_texts, reason=str(refusal))
     pseudo = inverse_shares * value - (inverse_shares - 1) * values_without
-    return LayerSimilarity(value, pseudo + value - pseudo.mean(), num)
+    return LayerSimilarity(value, pseudo + value - pseudo.mean(), num_texts)
 
 
-def text_groups(num: int, seed: int = 0) -> NDArray[np.intp]:
-    """(num,) the group of every text: at most MAX_GROUPS, as equal as can be, the same for all models."""
-    size = math.ceil(num / MAX_GROUPS)
-    return np.asarray(np.random.default_rng([*b"text groups", seed]).permutation(num) % (num // size))
+def text_groups(num_texts: int, seed: int = 0) -> NDArray[np.intp]:
+    """(num_texts,) the group of every text: at most MAX_GROUPS, as equal as can be, the same for all models."""
+    num_groups = num_texts // math.ceil(num_texts / MAX_GROUPS)
+    return np.asarray(np.random.default_rng([*b"text groups", seed]).permutation(num_texts) % num_groups)
 
 
 Measure = Callable[[Array, Array], Callable[[NDArray[np.bool_]], float]]
@@ -125,10 +125,10 @@ def _standardised_cka(left: Array, right: Array) -> Callable[[NDArray[np.bool_]]
     """The same, every column first scaled to the spread that it has over the kept texts."""
 
     def cka_of(is_kept: NDArray[np.bool_]) -> float:
-        versions = (standardised(left[is_kept]), standardised(right[is_kept]))
-        if not all(version.shape[1] for version in versions):
+        before, after = standardised(left[is_kept]), standardised(right[is_kept])
+        if not (before.shape[1] and after.shape[1]):  # columns without a spread are left out
             raise Refused("undefined: all texts of a model are equal")
-        return cka_of_kernels(kernel(versions[0]), kernel(versions[1]))
+        return cka_of_kernels(kernel(before), kernel(after))
 
     return cka_of
 
@@ -144,11 +144,13 @@ OWN_SEEDS, SHUFFLED, OTHER_CONDITION = "its own seeds", "shuffled labels", "firs
 condition with shuffled labels or of the group's first one."""
 
 NO_SEED = "no seed in common"
-PAIR = "pair of seeds"
+SEED, PAIR = "seed", "pair of seeds"
+"""What a row of a table of pseudo-values is."""
 ONE_ROW = "one {}: the interval covers new texts, not new seeds"
-STILL = "equal for all texts and seeds: no spread to make an interval from"
+NO_SPREAD = "equal for all texts and seeds: no spread to make an interval from"
 
-Found = Mapping[Place, LayerSimilarity]
+Similarities = Mapping[ValueKey, LayerSimilarity]
+"""All values of two models."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +162,8 @@ class ConditionSimilarities:
     is_shuffled: bool
     size: int | None
     """Training examples asked for: only conditions of one size are compared."""
-    to_before: Mapping[int, Found]
-    between: Mapping[tuple[int, int], Found]
+    to_before: Mapping[int, Similarities]
+    between: Mapping[tuple[int, int], Similarities]
 
 
 def average(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
@@ -172,29 +174,30 @@ def average(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     """
     records = []
     for condition in conditions:
-        lead: dict[str, Any] = {
+        key: dict[str, Any] = {
             "group": condition.group,
             "condition": condition.condition,
             "is_shuffled": condition.is_shuffled,
+            "num_seeds": len(condition.to_before),
         }
-        lead["num_seeds"] = len(condition.to_before)
-        for place in next(iter(condition.to_before.values())):
-            similarities = [by_place[place] for by_place in condition.to_before.values()]
-            records.append(
-                lead
-                | {"comparison": BEFORE_AND_AFTER}
-                | _mean_cells(place, similarities, _pseudo_values(similarities), "seed")
-            )
-        for place in next(iter(condition.between.values()), {}):
-            pairs = {pair: by_place[place] for pair, by_place in condition.between.items()}
+        for value_key in next(iter(condition.to_before.values())):
+            values = [similarities[value_key] for similarities in condition.to_before.values()]
+            cells = _mean_cells(value_key, values, _pseudo_values(values), SEED)
+            records.append(key | {"comparison": BEFORE_AND_AFTER} | cells)
+        for value_key in next(iter(condition.between.values()), {}):
+            pairs = {pair: similarities[value_key] for pair, similarities in condition.between.items()}
             table = pseudo_of_seeds(pairs, list(condition.to_before))
-            records.append(lead | {"comparison": SEED_AND_SEED} | _mean_cells(place, list(pairs.values()), table, PAIR))
+            cells = _mean_cells(value_key, list(pairs.values()), table, PAIR)
+            records.append(key | {"comparison": SEED_AND_SEED} | cells)
     return pd.DataFrame(records, columns=columns_of("measure_layers.means"))
 
 
-def _mean_cells(place: Place, values: Sequence[LayerSimilarity], table: Array, row: str) -> dict[str, Any]:
-    """The cells of one place: the mean of its values and the interval over the pseudo-values in ``table``."""
-    record: dict[str, Any] = dict(zip(("texts", "layer", "measure"), place, strict=True))
+def _mean_cells(value_key: ValueKey, values: Sequence[LayerSimilarity], table: Array, row: str) -> dict[str, Any]:
+    """The cells of one mean: of some values, with the interval over the pseudo-values in ``table``.
+
+    ``row``: what a row of the table is, SEED or PAIR.
+    """
+    record: dict[str, Any] = dict(zip(("texts", "layer", "measure"), value_key, strict=True))
     reason = next((similarity.reason for similarity in values if similarity.reason), "")
     record |= {"value": float(np.mean([similarity.value for similarity in values])), "num_texts": values[0].num_texts}
     low, high, note = interval_of_tables(table, row) if not reason else (math.nan, math.nan, "")
@@ -202,12 +205,13 @@ def _mean_cells(place: Place, values: Sequence[LayerSimilarity], table: Array, r
 
 
 def _pseudo_values(values: Sequence[LayerSimilarity]) -> NDArray[np.float64]:
+    """(values, groups of texts)."""
     return np.array([similarity.pseudo for similarity in values])
 
 
 def _at_most_1(high: float) -> float:
     """No similarity is above 1, where Student's t, which is symmetric, may reach."""
-    return min(high, 1.0) if high == high else high
+    return high if math.isnan(high) else min(high, 1.0)
 
 
 def contrast(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
@@ -222,35 +226,20 @@ def contrast(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     """
     records: list[dict[str, Any]] = []
     for condition in conditions:
-        for place in next(iter(condition.between.values()), {}):
-            similarities = [by_place[place] for by_place in condition.to_before.values()]
-            pairs = {pair: by_place[place] for pair, by_place in condition.between.items()}
-            record = _contrast(
-                condition, "its seeds with each other", OWN_SEEDS, place, similarities, list(pairs.values())
-            )
-            if not record["reason"]:
-                before, between = _pseudo_values(similarities), pseudo_of_seeds(pairs, list(condition.to_before))
-                # Pseudo-values of both; two seeds make one pair, and nothing is left to pair seed by seed.
-                before = before if len(between) > 1 else before.mean(axis=0, keepdims=True)
-                record |= dict(zip(("low", "high", "note"), interval_of_tables(before - between, PAIR), strict=True))
-            records.append(record)
+        records += _contrasts_with_own_seeds(condition)
         if condition.is_shuffled:
             continue
         comparable = [other for other in conditions if (other.group, other.size) == (condition.group, condition.size)]
-        records += [
-            record
-            for other in comparable
-            if other.is_shuffled
-            for record in _contrasts_with(condition, other, SHUFFLED)
-        ]
+        for other in comparable:
+            if other.is_shuffled:
+                records += _contrasts_with(condition, other, SHUFFLED)
         first_condition = next(other for other in comparable if not other.is_shuffled)
-        records += (
-            _contrasts_with(condition, first_condition, OTHER_CONDITION) if first_condition is not condition else []
-        )
+        if first_condition is not condition:
+            records += _contrasts_with(condition, first_condition, OTHER_CONDITION)
     return pd.DataFrame(records, columns=columns_of("measure_layers.contrasts"))
 
 
-def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[float, float, str]:
+def interval_of_tables(table: NDArray[np.float64], row: str = SEED) -> tuple[float, float, str]:
     """95 % interval of the mean of (seeds, groups of texts) pseudo-values, or of differences of such, and a note.
 
     ``row``: what a row of the table is, for the note where there is but one.
@@ -262,7 +251,7 @@ def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[f
     if not table.size:
         return math.nan, math.nan, "too few texts for an interval"
     if is_constant(table, size=1.0):  # similarities are at most 1
-        return math.nan, math.nan, STILL
+        return math.nan, math.nan, NO_SPREAD
     interval = two_way_interval(table)
     return interval.low, interval.high, ONE_ROW.format(row) if len(table) == 1 else interval.note
 
@@ -282,24 +271,40 @@ def pseudo_of_seeds(between: Mapping[tuple[int, int], LayerSimilarity], seeds: S
     return np.asarray(len(seeds) * mean_of_pairs - (len(seeds) - 1) * np.array(means_without_seed))
 
 
+def _contrasts_with_own_seeds(condition: ConditionSimilarities) -> Iterator[dict[str, Any]]:
+    """One record per value: a condition's similarity to before less that of its seeds to each other."""
+    for value_key in next(iter(condition.between.values()), {}):
+        values = [similarities[value_key] for similarities in condition.to_before.values()]
+        pairs = {pair: similarities[value_key] for pair, similarities in condition.between.items()}
+        record = _contrast(condition, "its seeds with each other", OWN_SEEDS, value_key, values, list(pairs.values()))
+        if not record["reason"]:
+            to_before = _pseudo_values(values)
+            between = pseudo_of_seeds(pairs, list(condition.to_before))
+            if len(between) == 1:  # two seeds make one pair, and nothing is left to pair seed by seed
+                to_before = to_before.mean(axis=0, keepdims=True)
+            record |= dict(zip(("low", "high", "note"), interval_of_tables(to_before - between, PAIR), strict=True))
+        yield record
+
+
 def _contrasts_with(
     condition: ConditionSimilarities, other_condition: ConditionSimilarities, kind: str
 ) -> Iterator[dict[str, Any]]:
-    """One record per place: a condition's similarity to before less another's, over the seeds that both have."""
+    """One record per value: a condition's similarity to before less another's, over the seeds that both have.
+
+    ``between_seeds`` is over all pairs of seeds of either condition.
+    """
     seeds = [seed for seed in condition.to_before if seed in other_condition.to_before]
-    for place in next(iter(condition.to_before.values())):
-        values_here, values_there = (
-            [compared.to_before[seed][place] for seed in seeds] for compared in (condition, other_condition)
-        )
-        record = _contrast(condition, other_condition.condition, kind, place, values_here, values_there)
+    for value_key in next(iter(condition.to_before.values())):
+        values = [condition.to_before[seed][value_key] for seed in seeds]
+        other_values = [other_condition.to_before[seed][value_key] for seed in seeds]
+        record = _contrast(condition, other_condition.condition, kind, value_key, values, other_values)
         if not record["reason"]:
-            table = _pseudo_values(values_here) - _pseudo_values(values_there)
+            table = _pseudo_values(values) - _pseudo_values(other_values)
             record |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
-        values = [
-            [by_place[place].value for by_place in compared.to_before.values()]
-            for compared in (condition, other_condition)
-        ]
-        gaps = [abs(first - second) for seed_values in values for first, second in combinations(seed_values, 2)]
+        gaps = []
+        for compared in (condition, other_condition):
+            values_of_seeds = [similarities[value_key].value for similarities in compared.to_before.values()]
+            gaps += [abs(first - second) for first, second in combinations(values_of_seeds, 2)]
         yield record | {"between_seeds": float(np.mean(gaps)) if gaps else math.nan}
 
 
@@ -307,36 +312,38 @@ def _contrast(
     condition: ConditionSimilarities,
     against: str,
     kind: str,
-    place: Place,
-    values_here: Sequence[LayerSimilarity],
-    values_there: Sequence[LayerSimilarity],
+    value_key: ValueKey,
+    values: Sequence[LayerSimilarity],
+    other_values: Sequence[LayerSimilarity],
 ) -> dict[str, Any]:
-    """The record of one place without its interval; where there is no value, with the reason."""
-    means = [
-        float(np.mean([similarity.value for similarity in values])) if values else math.nan
-        for values in (values_here, values_there)
-    ]
+    """The record of one value without its interval; where there is none, with the reason."""
+    mean = _mean_value(values)
+    other_mean = _mean_value(other_values)
     return {
         "group": condition.group,
         "condition": condition.condition,
         "comparison": kind,
         "against": against,
-        **dict(zip(("texts", "layer", "measure"), place, strict=True)),
-        "similarity": means[0],
-        "other_similarity": means[1],
-        "value": means[0] - means[1],
-        "num_seeds": len(values_here),
-        "num_texts": values_here[0].num_texts if values_here else 0,
+        **dict(zip(("texts", "layer", "measure"), value_key, strict=True)),
+        "similarity": mean,
+        "other_similarity": other_mean,
+        "value": mean - other_mean,
+        "num_seeds": len(values),
+        "num_texts": values[0].num_texts if values else 0,
         "reason": next(
-            (similarity.reason for similarity in (*values_here, *values_there) if similarity.reason),
-            "" if values_here else NO_SEED,
+            (similarity.reason for similarity in (*values, *other_values) if similarity.reason),
+            "" if values else NO_SEED,
         ),
         "note": "",
     }
 
 
-FEWEST_TEXTS = 4
-"""The debiased CKA divides by n - 3."""
+def _mean_value(values: Sequence[LayerSimilarity]) -> float:
+    return float(np.mean([similarity.value for similarity in values])) if values else math.nan
+
+
+LEAST_TEXTS = 4
+"""Of a domain: the debiased CKA divides by n - 3."""
 
 Texts = Mapping[str, Sequence[tuple[str, ...]]]
 """Name of a domain to its texts, singles or pairs as the task has them."""
@@ -426,13 +433,12 @@ def measure_layers(
         As :func:`toolkit.measure_layer_drift`.
     """
     groups = _with_models(runs, max_texts, labels)
-    joint = []
+    groups_with_states = []
     for group in groups:
-        joint_conditions = [
-            condition for condition in group.conditions if condition.runs[0].run.config.pair_encoding == "joint"
-        ]
-        joint += [Group(group.title, tuple(joint_conditions))] if joint_conditions else []
-    conditions = _conditions_of(joint, texts, max_texts, seed)
+        joint = [condition for condition in group.conditions if condition.runs[0].run.config.pair_encoding == "joint"]
+        if joint:
+            groups_with_states.append(Group(group.title, tuple(joint)))
+    conditions = _conditions_of(groups_with_states, texts, max_texts, seed)
     weights = weight_tables(weights_of_conditions(groups))
     return {
         "layer_drift": _pair_table(conditions),
@@ -444,7 +450,7 @@ def measure_layers(
 
 def _with_models(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
     """The runs by group and condition; ValueError for too few texts, or one that did not keep its model."""
-    at_least("max_texts", max_texts, FEWEST_TEXTS)
+    at_least("max_texts", max_texts, LEAST_TEXTS)
     opened = runs_of(runs)
     for run in opened:
         check_model(run)
@@ -455,19 +461,19 @@ def _pair_table(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     """``layer_drift`` of :func:`measure_layers`: a line per pair of models and place, with an interval over texts."""
     records: list[tuple[object, ...]] = []
     for condition in conditions:
+        key = (condition.group, condition.condition, condition.is_shuffled)
         pairs = [
-            (BEFORE_AND_AFTER, "before", f"seed {seed}", by_place) for seed, by_place in condition.to_before.items()
+            (BEFORE_AND_AFTER, "before", f"seed {seed}", similarities)
+            for seed, similarities in condition.to_before.items()
         ] + [
-            (SEED_AND_SEED, f"seed {first_seed}", f"seed {second_seed}", by_place)
-            for (first_seed, second_seed), by_place in condition.between.items()
+            (SEED_AND_SEED, f"seed {first_seed}", f"seed {second_seed}", similarities)
+            for (first_seed, second_seed), similarities in condition.between.items()
         ]
-        for kind, first, second, by_place in pairs:
-            for place, similarity in by_place.items():
+        for comparison, first, second, similarities in pairs:
+            for value_key, similarity in similarities.items():
                 low, high, _ = interval_of_tables(similarity.pseudo[None])  # a table of one row: one pair of models
                 cells = (similarity.value, low, _at_most_1(high), similarity.num_texts, similarity.reason)
-                records.append(
-                    (condition.group, condition.condition, condition.is_shuffled, kind, first, second, *place, *cells)
-                )
+                records.append((*key, comparison, first, second, *value_key, *cells))
     return pd.DataFrame(records, columns=columns_of("measure_layer_drift"))
 
 
@@ -491,7 +497,8 @@ def _conditions_of(
             after: dict[int, Mapping[str, Vectors]] = {}
             to_before, between = {}, {}
             for reported in counted(condition.runs, f"states under {condition.label}"):
-                start, run_seed = start_of(reported), reported.config.seed
+                start = start_of(reported)
+                run_seed = reported.config.seed
                 if start not in before:
                     before[start] = vectors_of(load_untuned(reported.run), reported.run)
                 after[run_seed] = vectors_of(load_tuned(reported.run), reported.run)
@@ -512,18 +519,18 @@ def choose_texts(run: Run, texts: Texts | None, max_texts: int, seed: int) -> di
         texts = {name: split.texts for name, split in splits.items() if name != "train"}
     chosen = {}
     for name, domain_texts in texts.items():
-        if len(domain_texts) < FEWEST_TEXTS:
-            raise ValueError(f"texts {name!r}: at least {FEWEST_TEXTS} texts are needed; got {len(domain_texts)}")
+        if len(domain_texts) < LEAST_TEXTS:
+            raise ValueError(f"texts {name!r}: at least {LEAST_TEXTS} texts are needed; got {len(domain_texts)}")
         order = np.random.default_rng([*b"layer texts", seed]).permutation(len(domain_texts))[:max_texts]
         chosen[name] = [domain_texts[i] for i in np.sort(order)]
     return chosen
 
 
-def start_of(item: ReportedRun) -> tuple[object, ...]:
+def start_of(reported: ReportedRun) -> tuple[object, ...]:
     """What distinguishes the models that runs of one group start from: equal for runs that start from the same."""
-    config = item.run.config
-    added = item.part("added_tokens")
-    is_drawn = "random" in (config.init, added.get("init")) or config.positions == "shuffled"
-    drawn = config.seed if is_drawn else None
+    config = reported.run.config
+    added_tokens = reported.part("added_tokens")
+    is_drawn = "random" in (config.init, added_tokens.get("init")) or config.positions == "shuffled"
+    seed = config.seed if is_drawn else None
     settings = (config.init, config.positions, config.reinject_positions, config.max_length)
-    return (*settings, added.get("sha256"), added.get("init"), drawn)
+    return (*settings, added_tokens.get("sha256"), added_tokens.get("init"), seed)

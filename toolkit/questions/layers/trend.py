@@ -10,16 +10,20 @@ import pandas as pd
 
 from toolkit.analysis.measures import Array
 from toolkit.comparison.conditions import Group
-from toolkit.comparison.intervals import Interval, benjamini_hochberg, seeds_interval
+from toolkit.comparison.intervals import Interval, seeds_interval
+from toolkit.comparison.multiplicity import benjamini_hochberg
 from toolkit.questions.layers.weights import FACTS, drift_of_layers, drift_of_parameters
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import BackbonePair, open_backbones
 
-LEAD = ["group", "condition", "is_shuffled"]
-FEWEST_SEEDS = 3
+KEY = ["group", "condition", "is_shuffled"]
+"""Columns of every table, which name a condition."""
+LEAST_SEEDS = 3
+"""Of a verdict."""
 MARGIN = 1.1
 """Layers that are nowhere further than this factor from their mean are called flat."""
 LEVEL = 0.05
+"""Of q."""
 
 FLAT, BOTTOM, TOP = "flat", "more at the bottom", "more at the top"
 UNDECIDED, NOT_JUDGED, NOT_APPLICABLE = "not decided", "not judged", "not applicable"
@@ -39,7 +43,8 @@ class ConditionWeights:
     note: str = ""
 
     @property
-    def lead(self) -> dict[str, Any]:
+    def key(self) -> dict[str, Any]:
+        """Its cells of KEY."""
         return {"group": self.group, "condition": self.condition, "is_shuffled": self.is_shuffled}
 
 
@@ -66,11 +71,11 @@ def weights_of_pair(pair: BackbonePair) -> ConditionWeights:
 def weight_tables(conditions: Sequence[ConditionWeights]) -> dict[str, pd.DataFrame]:
     """The tables ``weight_drift`` (a line per run and parameter), ``weight_means`` and ``weight_trends``."""
     tables = [
-        table.assign(**condition.lead, seed=seed)[[*LEAD, "seed", *(name for name in table if name not in FACTS)]]
+        table.assign(**condition.key, seed=seed)[[*KEY, "seed", *(name for name in table if name not in FACTS)]]
         for condition in conditions
         for seed, table in condition.tables.items()
     ]
-    drift = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*LEAD, "seed"])
+    drift = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*KEY, "seed"])
     return {
         "weight_drift": drift,
         "weight_means": average_weights(conditions),
@@ -90,13 +95,17 @@ def average_weights(conditions: Sequence[ConditionWeights]) -> pd.DataFrame:
             is_identical = bool(over_seeds["is_identical"].all())
             # That one seed has no interval is said once, by the trend.
             is_explained = len(over_seeds) == 1 or is_identical or layer["note"]
-            record = condition.lead | {
-                name: over_seeds[name].mean() for name in ("norm_before", "norm_change", "median_angle_degrees")
+            same_for_all = {name: layer[name] for name in ("layer", "component", "num_values", "note")}
+            means = {name: over_seeds[name].mean() for name in ("norm_before", "norm_change", "median_angle_degrees")}
+            cells = {
+                "relative_drift": over_seeds["relative_drift"].mean(skipna=False),
+                "low": interval.low,
+                "high": interval.high,
+                "is_identical": is_identical,
+                "num_seeds": len(over_seeds),
+                "reason": layer["reason"] or ("" if is_explained else interval.note),
             }
-            record |= {name: layer[name] for name in ("layer", "component", "num_values", "note")}
-            record |= {"relative_drift": over_seeds["relative_drift"].mean(skipna=False), "low": interval.low}
-            record |= {"high": interval.high, "is_identical": is_identical, "num_seeds": len(over_seeds)}
-            records.append(record | {"reason": layer["reason"] or ("" if is_explained else interval.note)})
+            records.append(condition.key | same_for_all | means | cells)
     return pd.DataFrame(records, columns=columns_of("average_weights")).astype({"layer": "Int64"})
 
 
@@ -126,7 +135,7 @@ def find_trends(conditions: Sequence[ConditionWeights]) -> pd.DataFrame:
 
 def _trend_record(condition: ConditionWeights) -> dict[str, Any]:
     """The record of one condition in :func:`find_trends`, without q; ``trend`` is UNDECIDED until q is known."""
-    record = condition.lead | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
+    record = condition.key | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
     record |= dict.fromkeys(("top_to_bottom", "low", "high", "p"), math.nan)
     record |= {"num_seeds": len(condition.tables), "trend": NOT_APPLICABLE, "reason": condition.note}
     if not condition.tables:
@@ -139,24 +148,26 @@ def _trend_record(condition: ConditionWeights) -> dict[str, Any]:
     drift = pd.DataFrame(by_seed)
     is_moved = (drift > 0).all(axis=1)
     moved_drift, unmoved_layers = drift[is_moved], drift.index[~is_moved]
-    notes = (
-        [f"left out, as they did not move in every run: layers {', '.join(map(str, unmoved_layers))}"]
-        if len(unmoved_layers)
-        else []
-    )
+    notes = []
+    if len(unmoved_layers):
+        notes.append(f"left out, as they did not move in every run: layers {', '.join(map(str, unmoved_layers))}")
     if len(moved_drift) < 2:
-        return record | {
-            "reason": "; ".join([*notes, f"{len(moved_drift)} of {len(drift)} layers moved: nothing to compare"])
-        }
+        notes.append(f"{len(moved_drift)} of {len(drift)} layers moved: nothing to compare")
+        return record | {"reason": "; ".join(notes)}
     means = moved_drift.mean(axis=1)
     log_drift = np.log(moved_drift.to_numpy(np.float64).T)
     interval, p = top_to_bottom(log_drift)
-    record |= {"most_layer": int(means.idxmax()), "least_layer": int(means.idxmin()), "p": p}
-    bounds = interval.estimate, interval.low, interval.high
-    record |= dict(zip(("top_to_bottom", "low", "high"), map(math.exp, bounds), strict=True))
-    if len(log_drift) < FEWEST_SEEDS:
+    record |= {
+        "most_layer": int(means.idxmax()),
+        "least_layer": int(means.idxmin()),
+        "top_to_bottom": math.exp(interval.estimate),
+        "low": math.exp(interval.low),
+        "high": math.exp(interval.high),
+        "p": p,
+    }
+    if len(log_drift) < LEAST_SEEDS:
         # Not judged, so that it takes no part in the family of tests either.
-        too_few = f"{len(log_drift)} of the {FEWEST_SEEDS} seeds that a verdict needs: description only"
+        too_few = f"{len(log_drift)} of the {LEAST_SEEDS} seeds that a verdict needs: description only"
         return record | {"p": math.nan, "trend": NOT_JUDGED, "reason": "; ".join([*notes, too_few])}
     trend = FLAT if is_flat(log_drift) else UNDECIDED
     return record | {"trend": trend, "reason": "; ".join(filter(None, [*notes, interval.note]))}
@@ -182,7 +193,8 @@ def is_flat(logs: Array) -> bool:
     Every layer must pass two one-sided tests at 5 % each, so that the level holds for all together (intersection-union,
     Berger 1982).
     """
-    intervals = [_interval(layer_logs, 0.9, size=1.0) for layer_logs in (logs - logs.mean(axis=1, keepdims=True)).T]
+    logs_over_mean = logs - logs.mean(axis=1, keepdims=True)
+    intervals = [_interval(logs_of_layer, 0.9, size=1.0) for logs_of_layer in logs_over_mean.T]
     return all(-math.log(MARGIN) < interval.low and interval.high < math.log(MARGIN) for interval in intervals)
 
 

@@ -20,10 +20,10 @@ from toolkit.snapshots.store import Run
 EMBEDDINGS = "embeddings"
 """The component that the embedding parameters are together."""
 
-BLOCK_VALUES, FIRST_VALUES = 1 << 20, 4096
+VALUES_AT_ONCE, FIRST_VALUES = 1 << 20, 4096
 """Values that are read at a time, and at first: most that is looked for is contradicted at once."""
 
-NONE = "not applicable: the model has none"
+NOT_APPLICABLE = "not applicable: the model has none"
 FACTS = ("is_shared", "is_cast")
 """What the notes of a parameter say, for those of its layer."""
 SHARED = "one layer's weights, which every pass of the encoder goes through"
@@ -113,11 +113,11 @@ def _drift_record(pair: BackbonePair, name: str) -> dict[str, Any]:
         "is_cast": False,
     }
     if len(backbones) < 2:
-        return record | {
-            "reason": f"not compared: there is none {'after' if backbones[0] is pair.before else 'before'}"
-        }
-    if shapes[0] != shapes[1]:  # of the word table, which may have grown
-        rows = f"{shapes[0][0]:,} rows in {pair.before.name}, {shapes[1][0]:,} in {pair.after.name}"
+        side = "after" if backbones[0] is pair.before else "before"
+        return record | {"reason": f"not compared: there is none {side}"}
+    shape_before, shape_after = shapes
+    if shape_before != shape_after:  # of the word table, which may have grown
+        rows = f"{shape_before[0]:,} rows in {pair.before.name}, {shape_after[0]:,} in {pair.after.name}"
         return record | {"reason": f"not compared: {rows} (python -m toolkit drift pairs them by word)"}
     return _with_measures(record, *backbones)
 
@@ -125,26 +125,24 @@ def _drift_record(pair: BackbonePair, name: str) -> dict[str, Any]:
 def _with_measures(record: dict[str, Any], before: Backbone, after: Backbone) -> dict[str, Any]:
     """The record with norms, relative drift and angle of a tensor that both have, and whether it is a cast."""
     old, new = (np.asarray(backbone.values(record["parameter"])).reshape(-1) for backbone in (before, after))
-    is_equal = _is_identical(old, new)
+    is_identical = _is_identical(old, new)
     sums = np.array([(a @ a, b @ b, (b - a) @ (b - a)) for a, b in _blocks(old, new)])
     squared_before, squared_after, squared_change = (math.fsum(column) for column in sums.T)
     norm_before, norm_after, norm_change = map(math.sqrt, (squared_before, squared_after, squared_change))
-    record |= {"norm_before": norm_before, "norm_change": norm_change, "is_identical": is_equal}
+    record |= {"norm_before": norm_before, "norm_change": norm_change, "is_identical": is_identical}
     if norm_before == 0:
         return record | {"reason": "0 before: it has no share and no angle"}
     record["relative_drift"] = norm_change / norm_before
     if norm_after == 0:
         return record | {"reason": "0 after: it has no angle"}
-    # By chords of unit vectors (Kahan), which keep their digits near 0 where a cosine loses them.
-    chords = [
-        ((u - v) @ (u - v), (u + v) @ (u + v))
-        for u, v in ((a / norm_before, b / norm_after) for a, b in _blocks(old, new))
-    ]
-    apart, together = (math.sqrt(math.fsum(column)) for column in zip(*chords, strict=True))
-    record["angle_degrees"] = math.degrees(2 * math.atan2(apart, together))
-    for kind in () if is_equal else HALF_FORMATS:
-        if all(np.array_equal(FORMATS[kind].round(a), b) for a, b in _blocks(old, new)):
-            note = _joined(record["note"], f"a cast: every value is the old one rounded to {kind}")
+    # By the chords ‖u - v‖ and ‖u + v‖ of unit vectors (Kahan): near 0 they keep the digits that a cosine loses.
+    unit_blocks = ((a / norm_before, b / norm_after) for a, b in _blocks(old, new))
+    squared_chords = [((u - v) @ (u - v), (u + v) @ (u + v)) for u, v in unit_blocks]
+    chord_between, chord_to_opposite = (math.sqrt(math.fsum(column)) for column in zip(*squared_chords, strict=True))
+    record["angle_degrees"] = math.degrees(2 * math.atan2(chord_between, chord_to_opposite))
+    for format_name in () if is_identical else HALF_FORMATS:
+        if all(np.array_equal(FORMATS[format_name].round(a), b) for a, b in _blocks(old, new)):
+            note = _joined(record["note"], f"a cast: every value is the old one rounded to {format_name}")
             return record | {"note": note, "is_cast": True}
     return record
 
@@ -156,10 +154,11 @@ def _blocks(old: np.ndarray, new: np.ndarray) -> Iterator[tuple[Array, Array]]:
 
 
 def _ranges(size: int) -> Iterator[tuple[int, int]]:
+    """Where each part of ``size`` values starts and stops."""
     start, stop = 0, min(FIRST_VALUES, size)
     while start < size:
         yield start, stop
-        start, stop = stop, min(stop + BLOCK_VALUES, size)
+        start, stop = stop, min(stop + VALUES_AT_ONCE, size)
 
 
 def _is_identical(old: np.ndarray, new: np.ndarray) -> bool:
@@ -167,7 +166,8 @@ def _is_identical(old: np.ndarray, new: np.ndarray) -> bool:
     if old.dtype != new.dtype:
         return all(np.array_equal(a, b) for a, b in _blocks(old, new))
     bits = f"u{old.dtype.itemsize}"
-    return all(np.array_equal(old[i:j].view(bits), new[i:j].view(bits)) for i, j in _ranges(old.size))
+    ranges = _ranges(old.size)
+    return all(np.array_equal(old[start:stop].view(bits), new[start:stop].view(bits)) for start, stop in ranges)
 
 
 def _joined(*notes: str) -> str:
@@ -175,9 +175,10 @@ def _joined(*notes: str) -> str:
 
 
 def _absent_record(component: str) -> dict[str, Any]:
+    """The record of a component that no weights are of."""
     layer = 0 if component in (*EMBEDDING_PARAMETERS, "projection") else pd.NA
     facts = {"layer": layer, "component": component, "part": component, "num_values": 0}
-    return facts | {"reason": NONE, "note": ""} | dict.fromkeys(("is_identical", *FACTS), False)
+    return facts | {"reason": NOT_APPLICABLE, "note": ""} | dict.fromkeys(("is_identical", *FACTS), False)
 
 
 def layer_of(family: ModelFamily, parameter: str) -> tuple[Any, str]:
@@ -186,6 +187,9 @@ def layer_of(family: ModelFamily, parameter: str) -> tuple[Any, str]:
     if component.startswith("layers."):
         return int(component.removeprefix("layers.")) + 1, component
     return (0 if component in (*EMBEDDING_PARAMETERS, "projection") else pd.NA), component
+
+
+AFTER_ALL_LAYERS = 10**9
 
 
 def _sort_key(family: ModelFamily, name: str) -> tuple[int, int, str]:
@@ -197,7 +201,7 @@ def _sort_key(family: ModelFamily, name: str) -> tuple[int, int, str]:
     order = [*EMBEDDING_PARAMETERS, "projection", *family.layer_parts]
     part = part_of(family, name)
     return (
-        10**9 + (component == "pooler") if layer is pd.NA else layer,
+        AFTER_ALL_LAYERS + (component == "pooler") if layer is pd.NA else layer,
         order.index(part) if part in order else len(order),
         name.replace(".weight", "."),  # "dense." sorts before "dense.bias"
     )
@@ -208,12 +212,13 @@ def _layer_record(component: str, tensors: pd.DataFrame) -> dict[str, Any]:
     present = tensors[tensors["num_values"] > 0]
     record = {"layer": tensors["layer"].iloc[0], "component": component, "num_values": int(present["num_values"].sum())}
     if present.empty:
-        return record | {"is_identical": False, "reason": NONE, "note": ""}
+        return record | {"is_identical": False, "reason": NOT_APPLICABLE, "note": ""}
     # Of any that could not be compared there is no norm, and a sum without it would be another quantity.
     norm_before, norm_change = (math.sqrt(math.fsum(present[name] ** 2)) for name in ("norm_before", "norm_change"))
     matrices = present[present["shape"].str.contains("x")]
     reasons = present["reason"][present["norm_change"].isna()]
-    shared_note, num_casts = SHARED if present["is_shared"].any() else "", int(present["is_cast"].sum())
+    shared_note = SHARED if present["is_shared"].any() else ""
+    num_casts = int(present["is_cast"].sum())
     return record | {
         "norm_before": norm_before,
         "norm_change": norm_change,

@@ -159,6 +159,7 @@ class PositionStatistic:
 
 
 def _cosine_at(lag: int, table: Array, _: int) -> float:
+    """Mean cosine of rows ``lag`` apart."""
     if lag >= len(table):
         raise Refused(f"lag {lag} needs more than {len(table)} rows")
     return float(np.diagonal(cosine_gram(table), lag).mean())
@@ -169,6 +170,7 @@ def _monotonicity(width: int, table: Array, _: int) -> float:
 
 
 def _explained(table: Array, _: int) -> float:
+    """Share of the power in the 20 first directions of the sinusoid."""
     if table.shape[1] % 2:
         raise Refused("there is no sinusoid of an odd hidden size")
     return resemblance.explained_by(table, sinusoidal_table(*table.shape), 20)
@@ -270,16 +272,16 @@ def measure_positions(
     values_by_reference = _reference_values(*table.shape, seed)
     records = []
     for name, statistic in counted(STATISTICS.items(), f"statistics of positions {start} to {stop - 1}"):
-        (value, reason), note = _value(statistic, table, seed), ""
+        value, reason = _value(statistic, table, seed)
+        note = ""
         if name in VERDICTS:
             verdict = VERDICTS[name](table, num_draws=num_draws, seed=seed)
             note = f"{verdict.answer}: {verdict.reason}"
-        reference_values = [
-            *(values_by_reference[kind][name] for kind in REFERENCES[:3]),
-            _value(statistic, shuffled, seed)[0],
-        ]
-        lead = (float(snapshot.epoch), f"{start}-{stop - 1}")
-        records.append((*lead, name, value, *reference_values, statistic.unit, len(table), reason, note))
+        value_of_shuffled, _ = _value(statistic, shuffled, seed)
+        # In the order of REFERENCES, of which the shuffled table is last, and the only one that depends on the model.
+        reference_values = [*(values_by_reference[kind][name] for kind in REFERENCES[:-1]), value_of_shuffled]
+        key = (float(snapshot.epoch), f"{start}-{stop - 1}")
+        records.append((*key, name, value, *reference_values, statistic.unit, len(table), reason, note))
     return pd.DataFrame(records, columns=columns_of("measure_positions"))
 
 
@@ -298,10 +300,10 @@ def position_windows(num_positions: int, num_exposed: int | None = None) -> list
 
     Windows of fewer than three positions are left out; a cut that leaves a single window adds none.
     """
-    cuts = [[num_exposed or 0], [128 * 2**k for k in range(32)]]
+    sets_of_cuts = [[num_exposed or 0], [128 * 2**k for k in range(32)]]
     windows = [(0, num_positions)]
-    for inner_cuts in cuts:
-        edges = [0, *(cut for cut in inner_cuts if 0 < cut < num_positions), num_positions]
+    for cuts in sets_of_cuts:
+        edges = [0, *(cut for cut in cuts if 0 < cut < num_positions), num_positions]
         pieces = [(low, high) for low, high in pairwise(edges) if high - low >= 3]
         windows += [piece for piece in pieces if piece not in windows] if len(pieces) > 1 else []
     return windows
@@ -311,7 +313,7 @@ LEAST_HIDDEN = 100
 """Columns below which chance is too wide to call a row untrained."""
 LEAST_ROWS = 16
 """Rows that a tail must have to be judged, and that must be left without it."""
-ROUGH = 5.0
+MAX_DEVIATIONS = 5.0
 """Standard deviations that chance is given: 6 x 10^-7 of Gaussian rows lie beyond."""
 
 
@@ -333,24 +335,27 @@ def num_trained(table: Array) -> int:
     norms = np.linalg.norm(table, axis=1)
     if hidden < LEAST_HIDDEN or num_rows < 2 * LEAST_ROWS or not norms[-LEAST_ROWS:].all():
         return num_rows
-    typical = float(np.median(norms[-LEAST_ROWS:]))
-    is_usual = np.abs(norms / typical - 1) <= ROUGH / math.sqrt(2 * hidden) * (1 + 1 / math.sqrt(LEAST_ROWS))
+    typical_norm = float(np.median(norms[-LEAST_ROWS:]))
+    # What chance allows in rows of random directions; the typical norm is itself the median of a few.
+    norm_bound = MAX_DEVIATIONS / math.sqrt(2 * hidden) * (1 + 1 / math.sqrt(LEAST_ROWS))
+    cosine_bound = MAX_DEVIATIONS / math.sqrt(hidden)
+    has_usual_norm = np.abs(norms / typical_norm - 1) <= norm_bound
     directions = table / np.where(norms, norms, 1)[:, None]
-    is_unrelated = np.abs((directions[:-1] * directions[1:]).sum(axis=1)) <= ROUGH / math.sqrt(hidden)
-    odd = np.flatnonzero(~(is_usual & np.r_[True, is_unrelated]))
-    start = int(odd[-1]) + 1 if len(odd) else 0
-    size = num_rows - start
-    if start < LEAST_ROWS or size < LEAST_ROWS:
+    neighbour_cosines = (directions[:-1] * directions[1:]).sum(axis=1)
+    is_unrelated = np.r_[True, np.abs(neighbour_cosines) <= cosine_bound]
+    unusual_rows = np.flatnonzero(~(has_usual_norm & is_unrelated))
+    start = int(unusual_rows[-1]) + 1 if len(unusual_rows) else 0
+    num_tail = num_rows - start
+    if start < LEAST_ROWS or num_tail < LEAST_ROWS:
         return num_rows
-    spread = float(norms[start:].std() / typical) * math.sqrt(2 * hidden)
-    num_pairs, tail = size * (size - 1) / 2, directions[start:]
-    square = (float(((tail.T @ tail) ** 2).sum()) - size) / (
-        2 * num_pairs
-    )  # of all cosines, without a row's with itself
-    is_random = spread <= 1 + ROUGH / math.sqrt(2 * size) and abs(square * hidden - 1) <= ROUGH * math.sqrt(
-        2 / num_pairs
-    )
-    return start if is_random else num_rows
+    tail = directions[start:]
+    num_pairs = num_tail * (num_tail - 1) / 2
+    # Of all cosines, without a row's with itself.
+    mean_square = (float(((tail.T @ tail) ** 2).sum()) - num_tail) / (2 * num_pairs)
+    spread = float(norms[start:].std() / typical_norm) * math.sqrt(2 * hidden)
+    has_usual_spread = spread <= 1 + MAX_DEVIATIONS / math.sqrt(2 * num_tail)
+    has_usual_cosines = abs(mean_square * hidden - 1) <= MAX_DEVIATIONS * math.sqrt(2 / num_pairs)
+    return start if has_usual_spread and has_usual_cosines else num_rows
 
 
 def num_exposed(source: Source) -> int | None:

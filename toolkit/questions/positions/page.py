@@ -38,29 +38,30 @@ from toolkit.reporting.page import (
     table_block,
 )
 
-NAMES = {
+TABLE_NAMES = {
     LEARNED: "learned",
     "sinusoid": "sinusoid",
     "smooth": "smooth random curves",
     "shuffled": "learned, rows shuffled",
     "drift": "drift of the learned rows",
 }
-SHOWN_WAVES = 6
-GRAM, CELL = 56, 3
-"""Positions of a heat map of cosines, and pixels of each: whole ones, between which no seams show."""
-NEAR = 60
-"""Lags of the left panel: the waves; the right one has all of them."""
+MAX_PERIODS_SHOWN = 6
+HEAT_MAP_ROWS, CELL_PIXELS = 56, 3
+"""Of a heat map of cosines: positions, and pixels of each: whole ones, between which no seams show."""
+NEAR_LAGS = 60
+"""Of the left panel: the waves; the right one has all of them."""
 LEAST_POWER = 1e-7
 """Shares of power below this are rounding, and stand on the floor."""
 QUESTIONS = {"line_match": "Does it resemble sine and cosine?", "orbit_share": "Is it made of a few waves of its own?"}
-WHAT = {"line_match": "line match (SDs)", "orbit_share": "share of power on circles"}
+AXIS_TITLES = {"line_match": "line match (SDs)", "orbit_share": "share of power on circles"}
 
 
 def tiles(tables: PositionTables) -> tuple[Tile, ...]:
     """The verdicts and what they rest on, the waves, and the rows that the model does not use by default."""
     verdict_tiles = [_verdict_tile(name, verdict) for name, verdict in tables.verdicts.items()]
     waves = waves_table(tables)
-    periods = ", ".join(map(number, waves["period"].head(SHOWN_WAVES))) + ", ..." * (len(waves) > SHOWN_WAVES)
+    periods = ", ".join(map(number, waves["period"].head(MAX_PERIODS_SHOWN)))
+    periods += ", ..." if len(waves) > MAX_PERIODS_SHOWN else ""
     facts = (
         ("periods (positions)", periods or "none"),
         ("waves of the sinusoid", str(tables.rows[LEARNED].shape[1] // 2)),
@@ -74,7 +75,7 @@ def _verdict_tile(name: str, verdict: Verdict) -> Tile:
     if not len(verdict.negative) or verdict.answer == NOT_IDENTIFIABLE:
         return Tile(title=QUESTIONS[name], value=NOT_IDENTIFIABLE, lines=(("because", verdict.reason),))
     facts = (
-        (WHAT[name], number(verdict.value)),
+        (AXIS_TITLES[name], number(verdict.value)),
         ("needed", number(verdict.threshold)),
         ("smooth curves, at most", number(verdict.negative.max())),
         ("with such waves, at least", number(verdict.positive.min())),
@@ -106,16 +107,17 @@ def answers(tables: PositionTables) -> tuple[str, ...]:
             f"Training exposed positions 0 to {tables.num_exposed - 1}; the rows from {tables.num_exposed} on are as "
             "training found them, but for weight decay. Each part is a window of its own."
         )
-    start = tables.default_length
-    if start is not None and start < tables.num_positions:
+    length = tables.default_length
+    if length is not None and length < tables.num_positions:
         warnings.append(
-            f"The model's default length of {start} tokens does not exercise rows {start} to "
+            f"The model's default length of {length} tokens does not exercise rows {length} to "
             f"{tables.num_positions - 1}: their statistics are a window of their own."
         )
     return tuple(warnings)
 
 
 def _percent(share: float) -> str:
+    """Two digits, without the sign."""
     return number(100 * share, 2)
 
 
@@ -166,7 +168,7 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
         heights = pd.concat(binned)
         bars = altair.Chart(data_of(heights[heights["count"] > 0])).mark_rect(fillOpacity=0.75, strokeWidth=0.8)
         bars = bars.encode(
-            x=altair.X("low:Q", title=WHAT[name], axis=altair.Axis(grid=False)),
+            x=altair.X("low:Q", title=AXIS_TITLES[name], axis=altair.Axis(grid=False)),
             x2=altair.X2("high:Q"),
             y=altair.Y("count:Q", title="control tables"),
             y2=altair.datum(0),
@@ -181,7 +183,7 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
             x=altair.X("value:Q"),
             color=legend,
             strokeDash=altair.StrokeDash("kind:N", scale=patterns, legend=None),
-            tooltip=tips(kind="kind", value=(WHAT[name], ".3g")),
+            tooltip=tips(kind="kind", value=(AXIS_TITLES[name], ".3g")),
         )
         title = altair.TitleParams(QUESTIONS[name], subtitle=verdict.answer)
         panels.append(altair.layer(bars, marks, width=270, height=170, title=title))
@@ -190,8 +192,8 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
 
 def _with_full_names(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """A table with its tables under their full names, and these in their order."""
-    present = [name for name in NAMES if name in set(table["table"])]
-    return table.assign(table=table["table"].map(NAMES)), [NAMES[name] for name in present]
+    present = [name for name in TABLE_NAMES if name in set(table["table"])]
+    return table.assign(table=table["table"].map(TABLE_NAMES)), [TABLE_NAMES[name] for name in present]
 
 
 def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
@@ -204,14 +206,14 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
     last_lag = int(by_lag["lag"].max())
     hover = tips(table="table", lag=("distance (positions)", "d"), value=("mean cosine", ".3f"))
     panels: list[Chart] = []
-    for longest in dict.fromkeys((min(NEAR, last_lag), last_lag)):
+    for longest in dict.fromkeys((min(NEAR_LAGS, last_lag), last_lag)):
         x_scale = altair.Scale(domain=[0, longest], nice=False)
         x = altair.X("lag:Q", scale=x_scale, title="distance (positions)", axis=altair.Axis(grid=False))
         y = altair.Y("value:Q", scale=y_scale, title="mean cosine of two rows" if not panels else None)
         curves = altair.Chart().mark_line(strokeWidth=1.5)
         curves = curves.encode(x=x, y=y, opacity=picker.opacity, tooltip=hover, **_series(names))
         curves = curves if panels else curves.add_params(*picker.params)
-        learned = altair.Chart().transform_filter(altair.datum.table == NAMES[LEARNED])
+        learned = altair.Chart().transform_filter(altair.datum.table == TABLE_NAMES[LEARNED])
         band = learned.mark_area(color=COLOURS[0], opacity=0.3).encode(x=x, y=along(y, "low"), y2=altair.Y2("high:Q"))
         is_near = altair.datum.lag <= longest
         panels.append(altair.layer(band, curves).transform_filter(is_near).properties(width=285, height=200))
@@ -219,6 +221,7 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
 
 
 def _series(names: list[str]) -> dict[str, object]:
+    """The colour and dash by which a chart tells its tables apart."""
     return {"color": colour("table", names), "strokeDash": dash("table", names)}
 
 
@@ -249,13 +252,14 @@ def gram_chart(rows: Mapping[str, Array]) -> Chart:
                 color=cosine_colour,
                 tooltip=tips(row="position", column="and position", data=("cosine", ".3f")),
             )
-            .properties(width=CELL * size, height=CELL * size, title=NAMES[name])
+            .properties(width=CELL_PIXELS * size, height=CELL_PIXELS * size, title=TABLE_NAMES[name])
         )
     return altair.hconcat(*panels, spacing=14).resolve_scale(color="shared")
 
 
 def _gram(rows: Array) -> Array:
-    unit_rows = rows[:GRAM] / np.linalg.norm(rows[:GRAM], axis=1, keepdims=True)
+    """Cosines between the first rows."""
+    unit_rows = rows[:HEAT_MAP_ROWS] / np.linalg.norm(rows[:HEAT_MAP_ROWS], axis=1, keepdims=True)
     return np.asarray(unit_rows @ unit_rows.T)
 
 
@@ -284,7 +288,8 @@ def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
 CAPTIONS = {
     "resemblance": "The two statistics that carry a verdict: this table between tables that have the waves, in noise, "
     "and smooth random curves, which have none.",
-    "cosine_gram": f"Cosine between all pairs of the first {GRAM} rows: stripes are waves, one diagonal is none.",
+    "cosine_gram": f"Cosine between all pairs of the first {HEAT_MAP_ROWS} rows: stripes are waves, one diagonal is "
+    "none.",
     "cosine_by_lag": "Mean cosine of two rows by their distance, near and over all rows; the band is 5 to 95 % of the "
     "learned pairs.",
     "dct_spectrum": "Spectrum along the positions (DCT-II, centred): peaks are waves; what is below 1e-7 is on the "

@@ -131,6 +131,7 @@ def _comb(ladder: Array, frequencies: Array, num_rows: int, basis: Array) -> Arr
 
 
 def _flatten(values: Array, basis: Array) -> Array:
+    """(m,) values less their cubic trend, of norm 1."""
     residual = values - basis @ (basis.T @ values)
     return np.asarray(residual / (np.linalg.norm(residual) or 1.0))
 
@@ -225,6 +226,7 @@ def _period(course: Array) -> float:
 
 
 def _roundness(course: Array) -> float:
+    """Variance along the short axis of the ellipse over that along the long one; 1 of a circle."""
     small, large = np.linalg.eigvalsh(np.cov(course.T))
     return float(small / large) if large > 0 else math.nan
 
@@ -297,7 +299,7 @@ def _factor(num_rows: int, kernel: str, length: float) -> Array:
 
 
 def _ladder(lags: Array) -> Array:
-    # The sinusoid's kernel, Σ cos(ω_k·lag), with its ladder of waves filled in to a continuum.
+    # Of lags in rows: the sinusoid's kernel, Σ cos(ω_k·lag), with its ladder of waves filled in to a continuum.
     frequencies = BASE ** -((np.arange(4000) + 0.5) / 4000)
     return np.asarray(np.cos(lags[:, None] * frequencies).mean(axis=1))
 
@@ -331,16 +333,16 @@ SMOOTH: tuple[tuple[str, float, float, int | None], ...] = (
 CONTROLS: Mapping[str, Callable[[int, int, np.random.Generator, int], Array]] = {
     "sinusoid": lambda num_rows, hidden, rng, _: noisy_sinusoid(num_rows, hidden, rng),
     "waves": lambda num_rows, hidden, rng, _: few_waves(num_rows, hidden, rng),
-    "smooth": lambda num_rows, hidden, rng, place: smooth_curves(num_rows, hidden, rng, *SMOOTH[place % len(SMOOTH)]),
+    "smooth": lambda num_rows, hidden, rng, draw: smooth_curves(num_rows, hidden, rng, *SMOOTH[draw % len(SMOOTH)]),
 }
 """Positive controls (rotated noisy sinusoids at SNR, a few waves at WAVES_SNR), and the negative one: the entries of
-SMOOTH in turn. Shape, generator and place among the draws to a table."""
+SMOOTH in turn. Shape, generator and number of the draw to a table."""
 
 
 def draw_controls(kind: str, num_rows: int, hidden: int, num_draws: int, seed: int = 0) -> Iterator[Array]:
     """``num_draws`` tables of an entry of CONTROLS, (num_rows, hidden) each."""
     rng = np.random.default_rng([*kind.encode(), seed])
-    return (CONTROLS[kind](num_rows, hidden, rng, place) for place in range(num_draws))
+    return (CONTROLS[kind](num_rows, hidden, rng, draw) for draw in range(num_draws))
 
 
 LINE_THRESHOLD = 5.0
@@ -349,7 +351,7 @@ model was looked at."""
 ORBIT_THRESHOLD = 0.7
 """Value of :func:`orbit_share` from which a table is made of waves. Set between the controls, but after the embedded
 model's value (.95) had been seen: for that model it is a description that its controls bear out, for others a test."""
-LARGEST_ERROR_RATE = 0.05
+MAX_ERROR_RATE = 0.05
 """Above this rate of wrong answers on either control the verdict is *not identifiable*."""
 NUM_DRAWS = 100
 
@@ -432,7 +434,7 @@ def _judge(
     num_rows, hidden = table.shape
     values = (_control_values(statistic, control, num_rows, hidden, num_draws, seed) for control in (kind, "smooth"))
     verdict = Verdict(NOT_IDENTIFIABLE, "", value, threshold, *values)
-    if max(verdict.missed, verdict.false_alarms) > LARGEST_ERROR_RATE:
+    if max(verdict.missed, verdict.false_alarms) > MAX_ERROR_RATE:
         reason = f"at {num_rows} x {hidden} it misses {verdict.missed:.0%} of {controls} and is deceived by "
         return replace(verdict, reason=f"{reason}{verdict.false_alarms:.0%} of smooth curves")
     relation = "at least" if value >= threshold else "below"

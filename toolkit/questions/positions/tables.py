@@ -26,7 +26,7 @@ from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 
 LEARNED = "learned"
-ROUND = 0.5
+LEAST_ROUNDNESS = 0.5
 """Roundness from which a course in a plane is called a wave: an ellipse of axes 1 and .7."""
 LEAST_TURNS = 2
 """Turns within the rows from which it is: a trend bends, but does not come back."""
@@ -81,7 +81,9 @@ def collect_positions(
     measure = measure_positions if is_brief else measure_position_windows
     statistics = measure(source, seed=seed, num_draws=num_draws)
     waves = find_waves(table) if len(table) >= MIN_ROWS else pd.DataFrame(columns=columns_of("find_waves"))
+    is_round = waves["roundness"] >= LEAST_ROUNDNESS
     has_moved = len(trajectory) > 1 and not np.array_equal(first_table, table)
+    with_drift = rows | ({"drift": table - first_table} if has_moved else {})
     return PositionTables(
         snapshot=trajectory.snapshots[-1],
         rows=rows,
@@ -89,15 +91,9 @@ def collect_positions(
         verdicts={
             name: judge(table, num_draws=num_draws, seed=seed) for name, judge in counted(VERDICTS.items(), "verdicts")
         },
-        waves=waves.assign(is_wave=(waves["roundness"] >= ROUND) & (waves["period"] * LEAST_TURNS <= len(table))),
+        waves=waves.assign(is_wave=is_round & (waves["period"] * LEAST_TURNS <= len(table))),
         by_lag=_by_lag(rows),
-        spectra=pd.concat(
-            [
-                _spectrum(*named_table)
-                for named_table in (rows | ({"drift": table - first_table} if has_moved else {})).items()
-            ],
-            ignore_index=True,
-        ),
+        spectra=pd.concat([_spectrum(name, values) for name, values in with_drift.items()], ignore_index=True),
         default_length=default_length,
         num_exposed=num_exposed(source),
         num_untrained=len(all_rows) - len(table),
@@ -106,6 +102,7 @@ def collect_positions(
 
 
 def _tables(table: Array, seed: int) -> dict[str, Array]:
+    """The learned table and those beside it, by name: ``rows`` of :class:`PositionTables`."""
     rng = np.random.default_rng([*b"page", seed])
     sinusoid = {} if table.shape[1] % 2 else {"sinusoid": sinusoidal_table(*table.shape)}
     smooth = smooth_curves(len(table), table.shape[1], rng, "squared_exponential", 20.0)
@@ -113,6 +110,7 @@ def _tables(table: Array, seed: int) -> dict[str, Array]:
 
 
 def _by_lag(rows: Mapping[str, Array]) -> pd.DataFrame:
+    """``by_lag`` of :class:`PositionTables`."""
     try:
         return pd.concat([cosine_by_lag(table).assign(table=name) for name, table in rows.items()], ignore_index=True)
     except Refused:
@@ -124,6 +122,7 @@ def _spectrum(name: str, table: Array) -> pd.DataFrame:
 
 
 def _longest_wave(table: Array) -> float:
+    """Rows per period of the slowest wave that the line match can tell; NaN where it is refused."""
     try:
         return line_match(table).longest_wave
     except Refused:

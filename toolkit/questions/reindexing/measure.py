@@ -30,7 +30,7 @@ KEPT, AS_IS, LINEAR = "neighbours kept", "as it is", "linear map"
 """Share of the stored neighbours that are still such; recall of the old index as it is, and mapped."""
 KEEP, MAP, REINDEX, UNSURE = "keep the index", "map the stored vectors", "re-index", "cannot tell with so few queries"
 POOLINGS = {"mean": "the mean of the tokens", "cls": "the first token", "last": "the last token"}
-MOST_TOKENS, UNCUT = 512, 10**6
+MAX_TOKENS, NO_LIMIT = 512, 10**6
 """Of a text that an encoder alone is given; and where a folder sets no limit."""
 NUM_FOLDS = 5
 TEXTS_PER_NUMBER = 2
@@ -39,8 +39,9 @@ about twice as much as the best linear map does (excess p / (n - p - 1) of the n
 with fewer, a poor recall would tell of the number of texts, not of the models."""
 STRENGTHS = tuple(10.0**k for k in range(-9, 2))
 """Of the ridge, in mean variances of a stored vector's numbers, times the number of texts."""
-HELD_OUT_SHARE, MOST_HELD_OUT = 0.2, 1000
-ROUNDING, SETTLED, MOST_TRIED = 1e-5, 0.98, 1000
+HELD_OUT_SHARE, MAX_HELD_OUT = 0.2, 1000
+"""Of the texts: how many are queries where none are given, and at most."""
+ROUNDING, LEAST_SETTLED, MAX_TRIED = 1e-5, 0.98, 1000
 """Of vectors of length 1, by what numbers of one may differ (batches of other lengths differ by rounding); share of the
 nearest texts that must not hang on it; texts that this is tried for."""
 OTHER_WIDTH = "not applicable: vectors of {} numbers before and {} after have no cosine"
@@ -57,9 +58,11 @@ def neighbours_kept(before: Array, after: Array, k: int, num_null: int, seed: in
     average.
     """
     nearest_before, nearest_after = (search_nearest(rows, k).indices for rows in (before, after))
-    means, rng = np.empty(num_null), np.random.default_rng([*b"kept", seed])
+    means = np.empty(num_null)
+    rng = np.random.default_rng([*b"kept", seed])
     for draw in range(num_null):
-        order, dealt = rng.permutation(len(before)), np.empty_like(nearest_after)
+        order = rng.permutation(len(before))
+        dealt = np.empty_like(nearest_after)
         dealt[order] = order[nearest_after]
         means[draw] = overlaps(nearest_before, dealt).mean()
     return overlaps(nearest_before, nearest_after), means
@@ -79,29 +82,31 @@ def recall(truth: Ids, index: Array, queries: Array, num_null: int, seed: int) -
 
 def search(index: Array, queries: Array, k: int) -> Ids:
     """(m, k) rows of the (n, hidden) index that are nearest to each of the (m, hidden) queries, exactly, by cosine."""
-    rows, num = np.concatenate([index, queries]), len(index)
-    return search_nearest(rows, k, queries=np.arange(num, len(rows)), candidates=np.arange(num)).indices
+    rows = np.concatenate([index, queries])
+    query_numbers, index_numbers = np.arange(len(index), len(rows)), np.arange(len(index))
+    return search_nearest(rows, k, queries=query_numbers, candidates=index_numbers).indices
 
 
 def fit_linear(before: Array, after: Array) -> Callable[[Array], Array]:
     """The affine map of (n, p) rows before to (n, q) after: ridge, its strength by leave-one-out squared error."""
     from sklearn.linear_model import RidgeCV
 
-    size = len(before) * float(before.var(axis=0).mean())
-    model = RidgeCV(alphas=[strength * size for strength in STRENGTHS]).fit(before, after)
+    unit_of_strength = len(before) * float(before.var(axis=0).mean())
+    model = RidgeCV(alphas=[strength * unit_of_strength for strength in STRENGTHS]).fit(before, after)
     return lambda rows: np.asarray(model.predict(rows))
 
 
-def mapped(before: Array, after: Array, seed: int) -> Array:
+def map_by_folds(before: Array, after: Array, seed: int) -> Array:
     """(n, q) every row before, mapped by :func:`fit_linear` of the texts of the other folds only.
 
     The rows come out of NUM_FOLDS maps, which differ a little where one map would not: a careful estimate.
     """
     folds = np.random.default_rng([*b"folds", seed]).permutation(len(before)) % NUM_FOLDS
-    result = np.empty_like(after)
+    mapped = np.empty_like(after)
     for fold in range(NUM_FOLDS):
-        result[folds == fold] = fit_linear(before[folds != fold], after[folds != fold])(before[folds == fold])
-    return result
+        map_rows = fit_linear(before[folds != fold], after[folds != fold])
+        mapped[folds == fold] = map_rows(before[folds == fold])
+    return mapped
 
 
 def recall_interval(values: Array, seed: int = 0) -> tuple[float, float, str]:
@@ -116,19 +121,21 @@ def recall_interval(values: Array, seed: int = 0) -> tuple[float, float, str]:
     """
     from scipy.special import betaincinv
 
-    num, value, rng = len(values), float(values.mean()), np.random.default_rng(seed)
-    blocks = np.array_split(np.arange(NUM_DRAWS), -(-NUM_DRAWS * num // 1_000_000))
-    means = np.concatenate([values[rng.integers(0, num, (len(block), num))].mean(axis=1) for block in blocks])
+    num_queries, value = len(values), float(values.mean())
+    rng = np.random.default_rng(seed)
+    # Draws at a time, of a million numbers at most.
+    blocks = np.array_split(np.arange(NUM_DRAWS), -(-NUM_DRAWS * num_queries // 1_000_000))
+    draws = (values[rng.integers(0, num_queries, (len(block), num_queries))] for block in blocks)
+    means = np.concatenate([drawn_values.mean(axis=1) for drawn_values in draws])
     low, high = np.quantile(means, [0.025, 0.975]).tolist()
-    num_right, share = value * num, 1 - 0.05 ** (1 / num)
-    bounds = value * (1 - share), value * (1 - share) + share
-    if num < MANY_QUERIES:
-        binomial_low = betaincinv(num_right, num - num_right + 1, 0.025) if num_right > 0 else 0.0
-        bounds = (
-            float(binomial_low),
-            float(betaincinv(num_right + 1, num - num_right, 0.975) if num_right < num else 1.0),
-        )
-    return min(low, bounds[0]), max(high, bounds[1]), ALL_EQUAL if np.ptp(values) == 0 else ""
+    if num_queries < MANY_QUERIES:
+        num_right = value * num_queries
+        least = float(betaincinv(num_right, num_queries - num_right + 1, 0.025)) if num_right > 0 else 0.0
+        most = float(betaincinv(num_right + 1, num_queries - num_right, 0.975)) if num_right < num_queries else 1.0
+    else:
+        share_unlike = 1 - 0.05 ** (1 / num_queries)
+        least, most = value * (1 - share_unlike), value * (1 - share_unlike) + share_unlike
+    return min(low, least), max(high, most), ALL_EQUAL if np.ptp(values) == 0 else ""
 
 
 Rows = NDArray[np.floating[Any]]
@@ -154,66 +161,69 @@ def compare_vectors(
     before, after, queries = map(_unit_rows, ("BEFORE", "AFTER", "AFTER"), (before, after, queries))
     for name, rows in (("BEFORE", before), ("AFTER", after)):
         usable_queries = queries if rows.shape[1] == queries.shape[1] else rows[:0]
-        if (share := share_settled(rows, usable_queries, k, seed)) < SETTLED:
+        if (share := share_settled(rows, usable_queries, k, seed)) < LEAST_SETTLED:
             raise ValueError(
                 f"{name} gives many texts nearly the same vector: of the {k} nearest of a text {share:.0%} stay where "
                 f"numbers differ by up to {ROUNDING:g}, as rounding has it; pass fewer texts that say the same"
             )
-    num, width = before.shape
+    num_texts, width = before.shape
     has_cosine = width == after.shape[1]
-    # The fewest texts that a map is fitted to: all but the largest fold.
-    num_fit = num - -(-num // NUM_FOLDS)
     say("nearest neighbours")
     shares_kept, null = neighbours_kept(before, after, k, num_null, seed)
     records: list[dict[str, Any]] = [
-        {"measure": KEPT, "value": shares_kept.mean(), "chance": k / (num - 1), **_null(null)}
+        {"measure": KEPT, "value": shares_kept.mean(), "chance": k / (num_texts - 1), **_null(null)}
     ]
-    truth, too_few = search(after, queries, k), ""
-    if num_fit < TEXTS_PER_NUMBER * width:
-        too_few = (
-            f"too few texts: a map of {width} numbers is fitted on {TEXTS_PER_NUMBER * width} texts or more, "
-            f"there are {num_fit}"
-        )
-    indices: dict[str, Callable[[], Array]] = {
-        AS_IS: lambda: before,
-        LINEAR: lambda: mapped(before, after, seed),
+    truth = search(after, queries, k)
+    indices: dict[str, tuple[Callable[[], Array], str]] = {
+        AS_IS: (lambda: before, "" if has_cosine else OTHER_WIDTH.format(width, after.shape[1])),
+        LINEAR: (lambda: map_by_folds(before, after, seed), _why_no_map(num_texts, width)),
     }
-    for name, make in counted(indices.items(), "recall"):
-        reason = "" if has_cosine or name == LINEAR else OTHER_WIDTH.format(width, after.shape[1])
-        reason = reason or (too_few if name != AS_IS else "")
-        record: dict[str, Any] = {"measure": name, "chance": k / num}
+    for name, (make_index, reason) in counted(indices.items(), "recall"):
+        record: dict[str, Any] = {"measure": name, "chance": k / num_texts}
         if not reason:
-            values, null = recall(truth, make(), queries, num_null, seed)
+            values, null = recall(truth, make_index(), queries, num_null, seed)
             # Equal vectors bound nothing without equal weights: the next query may be of a word that changed.
             is_sure = name == AS_IS and has_one_model and np.array_equal(before, after)
             low, high, note = (1.0, 1.0, ALL_SAME) if is_sure else recall_interval(values, seed)
             record |= {"value": values.mean(), "low": low, "high": high, "note": note, **_null(null)}
         records.append(record | {"num_queries": len(queries), "reason": reason})
-    table = pd.DataFrame(records).assign(num_neighbours=k, num_texts=num).fillna({"reason": "", "note": ""})
+    table = pd.DataFrame(records).assign(num_neighbours=k, num_texts=num_texts).fillna({"reason": "", "note": ""})
     table = table.reindex(columns=columns_of("measure_reindexing.recall"))
     return table.astype({"num_queries": "Int64"})
+
+
+def _why_no_map(num_texts: int, width: int) -> str:
+    """Why there is no linear map of vectors of so many numbers; empty where there are texts enough to fit one."""
+    num_fitted = num_texts - -(-num_texts // NUM_FOLDS)  # all but the largest fold
+    least = TEXTS_PER_NUMBER * width
+    if num_fitted >= least:
+        return ""
+    return f"too few texts: a map of {width} numbers is fitted on {least} texts or more, there are {num_fitted}"
 
 
 def share_settled(index: Array, queries: Array, k: int, seed: int) -> float:
     """Share of the k nearest of a text in an index (n, hidden) that stay when its numbers move by ROUNDING / 2 at most.
 
-    The less of two: of its own rows, and of (m, hidden) queries; of MOST_TRIED of each, drawn with the seed.
+    The less of two: of its own rows, and of (m, hidden) queries; of MAX_TRIED of each, drawn with the seed.
     """
-    rng, num = np.random.default_rng([*b"settled", seed]), len(index)
-    moved = index + rng.uniform(-ROUNDING / 2, ROUNDING / 2, index.shape)
-    variants = [np.concatenate([variant, queries]) for variant in (index, moved)]
+    rng = np.random.default_rng([*b"settled", seed])
+    num_texts = len(index)
+    nudged = index + rng.uniform(-ROUNDING / 2, ROUNDING / 2, index.shape)
+    variants = [np.concatenate([variant, queries]) for variant in (index, nudged)]
     shares = [1.0]
-    for start, size in ((0, num), (num, len(queries))):
-        chosen = start + np.sort(rng.permutation(size)[:MOST_TRIED])
+    for start, size in ((0, num_texts), (num_texts, len(queries))):
+        chosen = start + np.sort(rng.permutation(size)[:MAX_TRIED])
         if size:
             found_rows = (
-                search_nearest(variant, k, queries=chosen, candidates=np.arange(num)).indices for variant in variants
+                search_nearest(variant, k, queries=chosen, candidates=np.arange(num_texts)).indices
+                for variant in variants
             )
             shares.append(float(overlaps(*found_rows).mean()))
     return min(shares)
 
 
 def _null(means: Array) -> dict[str, float]:
+    """The cells of a null from its draws."""
     return dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(means.tolist()), strict=True))
 
 
@@ -221,9 +231,10 @@ def _unit_rows(name: str, rows: Rows) -> Array:
     """Rows at length 1, in float64; ValueError where one is 0 or not finite and so has no cosine."""
     rows = np.asarray(rows, np.float64)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    if num := int((~(np.isfinite(lengths) & (lengths > 0))).sum()):
+    if num_without_cosine := int((~(np.isfinite(lengths) & (lengths > 0))).sum()):
         raise ValueError(
-            f"{name} gives {num} of {len(rows)} texts a vector of 0 or NaN, with no cosine: leave them out"
+            f"{name} gives {num_without_cosine} of {len(rows)} texts a vector of 0 or NaN, with no cosine: leave them "
+            "out"
         )
     return np.asarray(rows / lengths)
 
@@ -265,18 +276,18 @@ def open_reader(name: str, pooling: str | None) -> tuple[Callable[[Texts], Readi
             if pipeline.model is not None:
                 return partial(read_by_library, name, pipeline.model), pipeline.said, pipeline.model
             loaded = open_encoder(pipeline.encoder, pipeline.pooling)
-            length = min(filter(None, (pipeline.max_length, loaded.max_length, UNCUT)))
+            length = min(filter(None, (pipeline.max_length, loaded.max_length, NO_LIMIT)))
             return partial(read_by_encoder, loaded, length), pipeline.said, loaded.model
     loaded = open_encoder(name, pooling or "mean")
-    length = min(loaded.max_length or MOST_TOKENS, MOST_TOKENS)
+    length = min(loaded.max_length or MAX_TOKENS, MAX_TOKENS)
     return partial(read_by_encoder, loaded, length), f"{loaded.model.pooling}, of {length} tokens at most", loaded.model
 
 
 def has_one_state(one: nn.Module, other: nn.Module) -> bool:
     """Whether two models have the same parameters and buffers, bit for bit."""
-    states = one.state_dict(), other.state_dict()
-    return states[0].keys() == states[1].keys() and all(
-        torch.equal(states[0][name], states[1][name]) for name in states[0]
+    tensors, other_tensors = one.state_dict(), other.state_dict()
+    return tensors.keys() == other_tensors.keys() and all(
+        torch.equal(tensor, other_tensors[name]) for name, tensor in tensors.items()
     )
 
 
@@ -317,8 +328,8 @@ def embed(loaded: Loaded, data: EncodedTask, chosen: Ids) -> NDArray[np.float32]
     vectors: list[NDArray[np.float32]] = []
     batches = list(evaluation_batches(split.lengths[chosen]))
     with in_eval_mode(model), torch.inference_mode():
-        for places in counted(batches, f"vectors by {shorten(loaded.source.name)}, batches"):
-            vectors.append(model.features(batch_on(model, split, chosen[places], data)).cpu().numpy())
+        for batch in counted(batches, f"vectors by {shorten(loaded.source.name)}, batches"):
+            vectors.append(model.features(batch_on(model, split, chosen[batch], data)).cpu().numpy())
     return np.asarray(np.concatenate(vectors)[np.argsort(np.concatenate(batches))])
 
 
@@ -341,10 +352,10 @@ def texts_of(source: Source, text_columns: tuple[str, ...] = (), name: str = "te
 
 def first_of_each(readings: Sequence[Reading]) -> Ids:
     """The texts, in order, that not all models read token by token like an earlier one."""
-    first: dict[tuple[bytes, ...], int] = {}
-    for text, keys in enumerate(zip(*(one.keys for one in readings), strict=True)):
-        first.setdefault(keys, text)
-    return np.array(list(first.values()))
+    first_text_of: dict[tuple[bytes, ...], int] = {}
+    for text, keys in enumerate(zip(*(model_reading.keys for model_reading in readings), strict=True)):
+        first_text_of.setdefault(keys, text)
+    return np.array(list(first_text_of.values()))
 
 
 @shows_progress("must I re-index?")
@@ -419,38 +430,39 @@ def measure_reindexing(
     stored = texts_of(texts, text_columns)
     query_texts = None if queries is None else texts_of(queries, text_columns, "queries")
     _check_number(len(stored), k)
-    (read_before, pooling_before, model_before), (read_after, pooling_after, model_after) = (
-        open_reader(name, pooling) for name in (before, after)
-    )
+    read_before, pooling_before, model_before = open_reader(before, pooling)
+    read_after, pooling_after, model_after = open_reader(after, pooling)
     say("tokens of the texts")
-    readings = [read(stored) for read in (read_before, read_after)]
-    indexed = first_of_each(readings)
-    left_out, held_out = len(stored) - len(indexed), indexed[:0]
+    reading_before, reading_after = read_before(stored), read_after(stored)
+    indexed = first_of_each([reading_before, reading_after])
+    num_repeated = len(stored) - len(indexed)
     if query_texts is None:
-        num_held = min(MOST_HELD_OUT, max(1, round(HELD_OUT_SHARE * len(indexed))))
-        held_out = np.random.default_rng([*b"queries", seed]).permutation(indexed)[:num_held]
-        indexed = np.setdiff1d(indexed, held_out)
-    _check_number(len(indexed), k)
-    query_reading, query_ids = readings[1], held_out
-    if query_texts is not None:
+        num_held_out = min(MAX_HELD_OUT, max(1, round(HELD_OUT_SHARE * len(indexed))))
+        query_ids = np.random.default_rng([*b"queries", seed]).permutation(indexed)[:num_held_out]
+        query_reading = reading_after
+        indexed = np.setdiff1d(indexed, query_ids)
+        _check_number(len(indexed), k)
+    else:
+        _check_number(len(indexed), k)
         query_reading = read_after(query_texts)
         query_ids = first_of_each([query_reading])
-    to_embed = zip((*readings, query_reading), (indexed, indexed, query_ids), strict=True)
-    old_vectors, new_vectors, query_vectors = (reading.vectors(text_ids) for reading, text_ids in to_embed)
-    is_same_model = pooling_before == pooling_after and has_one_state(model_before, model_after)
-    options: dict[str, Any] = {"k": k, "num_null": num_null, "seed": seed}
-    options["has_one_model"] = is_same_model
-    recall_table = compare_vectors(old_vectors, new_vectors, query_vectors, **options)
-    advice, reason = advise(recall_table, keep_at, map_at)
-    note = f"{left_out:,} of {len(stored):,} texts are counted once with one that both models read alike"
-    first, second = distinct(shorten(name) for name in (before, after))
-    pooling_text = (
-        pooling_before if pooling_before == pooling_after else f"{pooling_before} (before) and {pooling_after} (after)"
+    recall_table = compare_vectors(
+        reading_before.vectors(indexed),
+        reading_after.vectors(indexed),
+        query_reading.vectors(query_ids),
+        k=k,
+        num_null=num_null,
+        seed=seed,
+        has_one_model=pooling_before == pooling_after and has_one_state(model_before, model_after),
     )
+    advice, reason = advise(recall_table, keep_at, map_at)
+    note = f"{num_repeated:,} of {len(stored):,} texts are counted once with one that both models read alike"
+    first, second = distinct(shorten(name) for name in (before, after))
+    both_poolings = f"{pooling_before} (before) and {pooling_after} (after)"
     record = {
         "first": first,
         "second": second,
-        "pooling": pooling_text,
+        "pooling": pooling_before if pooling_before == pooling_after else both_poolings,
         "num_neighbours": k,
         "num_texts": len(indexed),
         "num_queries": len(query_ids),
@@ -458,15 +470,16 @@ def measure_reindexing(
         "map_at": map_at,
         "advice": advice,
         "reason": reason,
+        "note": note if num_repeated else "",
     }
-    verdict = pd.DataFrame([record | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
+    verdict = pd.DataFrame([record])[columns_of("measure_reindexing.verdict")]
     return {"verdict": verdict, "recall": recall_table}
 
 
-def _check_number(num: int, k: int) -> None:
+def _check_number(num_texts: int, k: int) -> None:
     """ValueError for an index of fewer than 2k texts."""
-    if num < 2 * k:
+    if num_texts < 2 * k:
         raise ValueError(
-            f"an index of at least 2k = {2 * k} different texts is needed; there are {num}, queries left out: pass "
-            "more texts, or a smaller k"
+            f"an index of at least 2k = {2 * k} different texts is needed; there are {num_texts}, queries left out: "
+            "pass more texts, or a smaller k"
         )

@@ -51,8 +51,8 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
     summary = (
         f"Recall of {k} neighbours by {verdict['num_queries']:,} queries in the old index: {', '.join(estimates)}; by "
         f"chance {number(record_of[AS_IS]['chance'], 2)}. Of {verdict['num_texts']:,} texts' stored neighbours "
+        f"{number(100 * record_of[KEPT]['value'])} % are kept. A vector: {verdict['pooling']}."
     )
-    summary += f"{number(100 * record_of[KEPT]['value'])} % are kept. A vector: {verdict['pooling']}."
     summary += "".join(f" {verdict[name].capitalize()}." for name in ("reason", "note") if verdict[name])
     rows = [
         [
@@ -64,8 +64,9 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
         for record in recall.to_dict("records")
     ]
     shares = rows_block(["index", "share (95 % interval)", "chance", "null (95 %)"], rows, SHARES.format(k=k))
-    reasons = recall.assign(said=recall["reason"] + recall["note"]).groupby("said", sort=False)["measure"].agg(listing)
-    notes = [NoteBlock(text=f"{names}: {text}.") for text, names in reasons.items() if text]
+    # Measures with the same reason or note share a line.
+    measures_of_text = recall.groupby(recall["reason"] + recall["note"], sort=False)["measure"].agg(listing)
+    notes = [NoteBlock(text=f"{names}: {text}.") for text, names in measures_of_text.items() if text]
     return Page(
         title=title or f"Must I re-index? {verdict['first']} and {verdict['second']}",
         question="Do vectors stored before tuning still serve searches by the tuned model?",

@@ -14,19 +14,13 @@ from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.neighbours import name_of
 from toolkit.analysis.strata import assign_strata, count_rows
 from toolkit.naming import at_least
-from toolkit.questions.space.geometry import BLOCK_ROWS, MIN_ROWS, read_rows
+from toolkit.questions.space.geometry import BLOCK_ROWS, MIN_ROWS, read_changes
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
-
-def changes(reference: Snapshot, snapshot: Snapshot, parameter: str, rows: Indices) -> Iterator[Array]:
-    """Blocks of Δ of the given rows, (block, hidden) float64 each."""
-    for _, (before, after) in read_rows([reference, snapshot], parameter, rows):
-        yield after - before
-
-
-DIFFERENT = "different strata"
+DIFFERENT_STRATA = "different strata"
+"""Name of the group of rows that two runs have in different ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +94,26 @@ def measure_agreement(
     _check_comparable(trajectories, names, parameter, reference_epoch)
     epoch = float(trajectories[0].snapshots[-1].epoch) if epoch is None else epoch
     records: list[tuple[object, ...]] = []
-    for a, b in combinations(range(len(sources)), 2):
-        first, second = trajectories[a], trajectories[b]
+    named_trajectories = zip(names, trajectories, strict=True)
+    for (first_name, first), (second_name, second) in combinations(named_trajectories, 2):
         agreement_by_stratum: dict[str, Agreement] = {}
         for stratum_number, (stratum, rows) in enumerate(common_strata(first, second, parameter).items()):
             update, other_update = (
-                np.concatenate(list(changes(trajectory.at(reference_epoch), trajectory.at(epoch), parameter, rows)))
-                for trajectory in (first, second)
+                _read_update(trajectory, reference_epoch, epoch, parameter, rows) for trajectory in (first, second)
             )
             agreement_by_stratum[stratum] = compare_updates(update, other_update, num_null, (seed, stratum_number))
         first_agreement, *other_agreements = agreement_by_stratum.values()
-        for stratum, agreement in {
-            ALL_ROWS: sum(other_agreements, start=first_agreement),
-            **agreement_by_stratum,
-        }.items():
-            records += [
-                (names[a], names[b], epoch, parameter, stratum, *record) for record in _agreement_records(agreement)
-            ]
+        of_all_rows = {ALL_ROWS: sum(other_agreements, start=first_agreement)}
+        for stratum, agreement in (of_all_rows | agreement_by_stratum).items():
+            key = (first_name, second_name, epoch, parameter, stratum)
+            records += [(*key, *record) for record in _agreement_records(agreement)]
     return pd.DataFrame(records, columns=columns_of("measure_agreement"))
+
+
+def _read_update(trajectory: Trajectory, reference_epoch: float, epoch: float, parameter: str, rows: Indices) -> Array:
+    """(rows, hidden) Δ of some rows of a run, in float64."""
+    blocks = read_changes(trajectory.at(reference_epoch), trajectory.at(epoch), parameter, rows)
+    return np.concatenate(list(blocks))
 
 
 def common_strata(first: Trajectory, second: Trajectory, parameter: str) -> dict[str, Indices]:
@@ -128,7 +124,7 @@ def common_strata(first: Trajectory, second: Trajectory, parameter: str) -> dict
     strata, other_strata = assign_strata(first, parameter), assign_strata(second, parameter)
     is_same = np.asarray(strata) == np.asarray(other_strata)
     groups = {name: np.flatnonzero(is_same & np.asarray(strata == name)) for name in strata.categories}
-    groups[DIFFERENT] = np.flatnonzero(~is_same)
+    groups[DIFFERENT_STRATA] = np.flatnonzero(~is_same)
     return {name: rows for name, rows in groups.items() if len(rows)}
 
 
@@ -138,40 +134,41 @@ def compare_updates(update: Array, other: Array, num_null: int, seed: Sequence[i
     The permutations depend on ``seed`` and on how many rows moved in both, not on the values.
     """
     squares = np.array([np.vdot(update, update), np.vdot(other, other)])
-    lengths = [np.sqrt(np.vecdot(rows, rows)) for rows in (update, other)]
-    defined = np.flatnonzero((lengths[0] > 0) & (lengths[1] > 0))
+    lengths, other_lengths = (np.sqrt(np.vecdot(rows, rows)) for rows in (update, other))
+    defined = np.flatnonzero((lengths > 0) & (other_lengths > 0))
     generator = np.random.default_rng([*b"agreement", *seed])
     products, cosines = np.zeros(1 + num_null), np.zeros(1 + num_null)
-    for index in range(1 + num_null):
-        order = defined if index == 0 else generator.permutation(defined)
+    for draw in range(1 + num_null):  # the rows in order first
+        order = defined if draw == 0 else generator.permutation(defined)
         # Blocks, because a permuted copy of a whole word table would leave the cache and the memory of a laptop.
         for start in range(0, len(defined), BLOCK_ROWS):
             block, permuted = defined[start : start + BLOCK_ROWS], order[start : start + BLOCK_ROWS]
             dots = np.vecdot(update[block], other[permuted])
-            products[index] += dots.sum()
-            cosines[index] += np.sum(dots / (lengths[0][block] * lengths[1][permuted]))
+            products[draw] += dots.sum()
+            cosines[draw] += np.sum(dots / (lengths[block] * other_lengths[permuted]))
     return Agreement(len(update), len(defined), products, cosines, squares)
 
 
 def _agreement_records(agreement: Agreement) -> Iterator[tuple[object, ...]]:
     """The records of one stratum of two runs, from the measure on."""
-    n, n_defined = agreement.num_rows, agreement.num_defined
-    length = math.sqrt(float(np.prod(agreement.squares)))
-    values = {
-        "mean_cosine": (agreement.cosines / n_defined if n_defined else None, n - n_defined),
-        "whole_cosine": (agreement.products / length if length > 0 else None, 0 if length > 0 else n),
+    num_rows, num_defined = agreement.num_rows, agreement.num_defined
+    product_of_lengths = math.sqrt(float(np.prod(agreement.squares)))
+    # The value with the rows in order, then those of the permutations; and the rows that have none.
+    values_of_measures = {
+        "mean_cosine": (agreement.cosines / num_defined if num_defined else None, num_rows - num_defined),
+        "whole_cosine": (agreement.products / product_of_lengths, 0) if product_of_lengths > 0 else (None, num_rows),
     }
-    for measure, (drawn, num_undefined) in values.items():
+    for measure, (values, num_undefined) in values_of_measures.items():
         value, reason = math.nan, "no row moved in both runs"
         null: tuple[float, ...] = (math.nan,) * 4
-        if drawn is not None:
-            value, reason = float(drawn[0]), ""
-            if n_defined < MIN_ROWS:
-                reason = f"no null: {n_defined} row(s) to permute, fewer than {MIN_ROWS}"
-            elif len(drawn) > 2:
-                mean, deviation, *quantiles = summarise_null(drawn[1:])
+        if values is not None:
+            value, reason = float(values[0]), ""
+            if num_defined < MIN_ROWS:
+                reason = f"no null: {num_defined} row(s) to permute, fewer than {MIN_ROWS}"
+            elif len(values) > 2:
+                mean, deviation, *quantiles = summarise_null(values[1:])
                 null = (mean, *quantiles, deviation)
-        yield measure, value, *null, n, num_undefined, reason
+        yield measure, value, *null, num_rows, num_undefined, reason
 
 
 def _check_comparable(
@@ -187,13 +184,11 @@ def _check_comparable(
             raise ValueError(
                 f"{parameter} is {shape} in {names[0]} and {other_shape} in {name}: choose runs of one model"
             )
-        vocabularies = first.vocabulary, trajectory.vocabulary
-        if None not in vocabularies and vocabularies[0] != vocabularies[1]:
+        are_known = first.vocabulary is not None and trajectory.vocabulary is not None
+        if are_known and first.vocabulary != trajectory.vocabulary:
             raise ValueError(f"{names[0]} and {name} have different vocabularies: choose runs of one model")
-        pair = [first.at(reference_epoch), trajectory.at(reference_epoch)]
-        if not all(
-            np.array_equal(before, other_before) for _, (before, other_before) in iterate_blocks(pair, parameter)
-        ):
+        blocks = iterate_blocks([first.at(reference_epoch), trajectory.at(reference_epoch)], parameter)
+        if not all(np.array_equal(before, other_before) for _, (before, other_before) in blocks):
             raise ValueError(
                 f"{parameter} differs between {names[0]} and {name} at epoch {reference_epoch:g}, before training: "
                 "agreement needs runs from the same checkpoint"

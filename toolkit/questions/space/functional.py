@@ -100,11 +100,14 @@ def functional_drift(
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """One snapshot, ready to be taken apart: the rows that the combinations use, and where each combination's are."""
+    """One snapshot, ready to be taken apart: the rows that the combinations use."""
 
     rows: Mapping[str, Array]
-    places: Mapping[str, NDArray[np.intp]]
+    """Table to those of its rows that any combination has, (rows, hidden) float64."""
+    indices: Mapping[str, NDArray[np.intp]]
+    """Table to (combinations,): which of these rows each combination has."""
     labels: Mapping[str, NDArray[np.intp]]
+    """Table to (combinations,): the group of that row; above 0 of inseparable ones."""
     centre: Centre
     weight: Array
     bias: Array
@@ -115,9 +118,9 @@ class _State:
         cls, snapshot: Snapshot, centre: Centre, corpus: ReferenceCorpus, combinations: NDArray[np.int64]
     ) -> "_State":
         """One snapshot as the combinations, (n, tables) rows, use it."""
-        rows, places, labels = {}, {}, {}
+        rows, indices, labels = {}, {}, {}
         for name, column in zip(corpus.tables, combinations.T, strict=True):
-            distinct, places[name] = np.unique(column, return_inverse=True)
+            distinct, indices[name] = np.unique(column, return_inverse=True)
             rows[name] = np.asarray(snapshot.tensors[name][distinct], np.float64)
             labels[name] = corpus.groups[name][column]
         hidden = len(centre.offset)
@@ -127,7 +130,7 @@ class _State:
         )
         return cls(
             rows,
-            places,
+            indices,
             labels,
             centre,
             np.ones(hidden) if weight is None else weight,
@@ -136,30 +139,31 @@ class _State:
         )
 
     @property
-    def is_merged(self) -> bool:
+    def has_inseparable(self) -> bool:
         """Whether any combination is of inseparable rows."""
         return any(bool((labels > 0).any()) for labels in self.labels.values())
 
     @property
     def players(self) -> tuple[str, ...]:
         """The components of a sum: the tables, inseparable rows if there are any, the common offset."""
-        return (*self.rows, *([INSEPARABLE] if self.is_merged else []), OFFSET)
+        return (*self.rows, *([INSEPARABLE] if self.has_inseparable else []), OFFSET)
 
     def sums(self, block: slice) -> Array:
         """(n, hidden) e_x as the model adds it up."""
-        return np.asarray(sum(self.rows[name][places[block]] for name, places in self.places.items()))
+        return np.asarray(sum(self.rows[name][indices[block]] for name, indices in self.indices.items()))
 
     def parts(self, block: slice) -> list[Array]:
         """(n, hidden) or (hidden,) of each of the players; they add up to Πe_x."""
         terms = []
-        merged = np.zeros((len(next(iter(self.places.values()))[block]), len(self.centre.offset)))
-        for name, places in self.places.items():
+        num_combinations = len(next(iter(self.indices.values()))[block])
+        inseparable = np.zeros((num_combinations, len(self.centre.offset)))
+        for name, indices in self.indices.items():
             labels = self.labels[name][block]
-            term = self.centre.fix(name, project(self.rows[name][places[block]]), labels)
-            merged[labels > 0] += term[labels > 0]
+            term = self.centre.fix(name, project(self.rows[name][indices[block]]), labels)
+            inseparable[labels > 0] += term[labels > 0]
             term[labels > 0] = 0
             terms.append(term)
-        return [*terms, *([merged] if self.is_merged else []), self.centre.offset]
+        return [*terms, *([inseparable] if self.has_inseparable else []), self.centre.offset]
 
 
 def play(before: _State, after: _State, shares: Array, eps: float) -> tuple[float, tuple[str, ...], Array]:
@@ -168,30 +172,32 @@ def play(before: _State, after: _State, shares: Array, eps: float) -> tuple[floa
     Every coalition of the components of two states, in blocks of combinations; shares: (combinations,).
     """
     players = (*before.players, *([LAYER_NORM] if before.has_layer_norm else []))
-    values, drift, size = np.zeros(2 ** len(players)), 0.0, 0.0
+    values, drift, output_size = np.zeros(2 ** len(players)), 0.0, 0.0
     has_output = bool(before.bias.any())
     for start in range(0, len(shares), BLOCK):
         block = slice(start, start + BLOCK)
         sums = before.sums(block)
         has_output = has_output or bool(np.any(_squares(project(sums)) > FLAT**2 * _squares(sums)))
-        output = normalise(sums, eps) * before.weight + before.bias
-        moved = normalise(after.sums(block), eps) * after.weight + after.bias
-        size += float(shares[block] @ _squares(output))
-        drift += float(shares[block] @ _squares(moved - output))
+        output_before = normalise(sums, eps) * before.weight + before.bias
+        output_after = normalise(after.sums(block), eps) * after.weight + after.bias
+        output_size += float(shares[block] @ _squares(output_before))
+        drift += float(shares[block] @ _squares(output_after - output_before))
         terms = before.parts(block)
-        changes = [b - a for a, b in zip(terms, after.parts(block), strict=True)]
+        changes = [term_after - term for term, term_after in zip(terms, after.parts(block), strict=True)]
         norms = [(before.weight, before.bias)]
         if before.has_layer_norm:
             norms.append((after.weight, after.bias))
-        base = None
+        base_output = None
         for coalition, total in _coalitions(sum(terms[:-1], start=terms[-1]), changes):
             directions = normalise(total, eps)
-            base = directions * before.weight + before.bias if base is None else base
+            base_output = directions * before.weight + before.bias if base_output is None else base_output
             for has_norm, (weight, bias) in enumerate(norms):
                 index = coalition | has_norm << len(changes)
-                values[index] += shares[block] @ _squares(directions * weight + bias - base)
-    size = size if has_output and size > 0 else math.nan  # what rounding leaves of no output is none
-    return drift / size, players, values / size
+                values[index] += shares[block] @ _squares(directions * weight + bias - base_output)
+    output_size = (
+        output_size if has_output and output_size > 0 else math.nan
+    )  # what rounding leaves of no output is none
+    return drift / output_size, players, values / output_size
 
 
 def _coalitions(total: Array, changes: list[Array], first: int = 0, coalition: int = 0) -> Iterator[tuple[int, Array]]:
@@ -206,4 +212,5 @@ def _coalitions(total: Array, changes: list[Array], first: int = 0, coalition: i
 
 
 def _squares(rows: Array) -> Array:
+    """(n,) squared lengths of (n, hidden) rows."""
     return np.asarray(np.einsum("ij,ij->i", rows, rows))

@@ -114,6 +114,7 @@ class Cloud:
 
     @cached_property
     def _eigen(self) -> tuple[Array, Array]:
+        """σ², largest first, and their directions as columns."""
         values, vectors = np.linalg.eigh(self.products)
         return np.maximum(values[::-1], 0.0), vectors[:, ::-1]
 
@@ -153,10 +154,10 @@ class Cloud:
     def cosine_contributions(self) -> Array:
         """(p,) what each dimension adds to the mean cosine over all pairs of different rows that have a direction."""
         _, _, num_zero, sums, squares = self._lengths
-        n = self.num_rows - num_zero
-        if n < 2:
-            raise Refused(f"{n} row(s) with a direction: a cosine needs two")
-        return np.asarray((sums**2 - squares) / (n * (n - 1)))
+        num_rows = self.num_rows - num_zero
+        if num_rows < 2:
+            raise Refused(f"{num_rows} row(s) with a direction: a cosine needs two")
+        return np.asarray((sums**2 - squares) / (num_rows * (num_rows - 1)))
 
     @cached_property
     def log_partition(self) -> Array:
@@ -313,16 +314,22 @@ def measure_geometry(
 
 def group_rows(trajectory: Trajectory, parameter: str, *, by_stratum: bool) -> dict[str, Indices]:
     """Name to row indices of each group; ValueError for a LayerNorm vector."""
-    every = {ALL_ROWS: np.arange(count_rows(trajectory, parameter))}
+    all_rows = {ALL_ROWS: np.arange(count_rows(trajectory, parameter))}
     if parameter not in TABLES:
         tables = ", ".join(name for name in TABLES if name in trajectory.parameters)
         raise ValueError(f"{parameter} is one vector and has no rows to measure; choose from: {tables}")
-    return every | rows_by_stratum(trajectory, parameter) if by_stratum else every
+    return all_rows | rows_by_stratum(trajectory, parameter) if by_stratum else all_rows
 
 
 def read_rows(snapshots: Sequence[Snapshot], parameter: str, rows: Indices) -> Iterator[tuple[slice, list[Array]]]:
     """Blocks of the given rows, BLOCK_ROWS at a time, which hold until the next ones are asked for."""
     return iterate_blocks(snapshots, parameter, BLOCK_ROWS, rows=rows, scratch=Scratch())
+
+
+def read_changes(reference: Snapshot, snapshot: Snapshot, parameter: str, rows: Indices) -> Iterator[Array]:
+    """Blocks of Δ of the given rows, (block, hidden) float64 each."""
+    for _, (before, after) in read_rows([reference, snapshot], parameter, rows):
+        yield after - before
 
 
 def _group_records(

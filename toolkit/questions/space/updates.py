@@ -12,19 +12,19 @@ from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.spectra import entropy_rank
 from toolkit.analysis.strata import table_exposure
 from toolkit.naming import at_least
-from toolkit.questions.space.geometry import BLOCK_ROWS, Cloud, energy_in_top, group_rows, read_rows
+from toolkit.questions.space.geometry import BLOCK_ROWS, Cloud, energy_in_top, group_rows, read_changes, read_rows
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 
-TOUCHED, MOVED = "touched", "moved"
+TOUCHED_ROWS, MOVED_ROWS = "touched", "moved"
 """Which rows are taken: those with exposure by the epoch, or without a record all that moved
 (weight decay then brings in rows that no batch ever used)."""
 
 NUM_SUBSPACES = 400
 """Random subspaces of the alignment null; each is one thin QR."""
 
-Line = tuple[str, int | None, float, float, float, float, float, str]  # measure to chance, and the reason
+Record = tuple[str, int | None, float, float, float, float, float, str]  # measure to chance, and the reason
 
 
 @with_columns
@@ -70,9 +70,9 @@ def measure_updates(
     tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
     all_rows = group_rows(trajectory, parameter, by_stratum=False)[ALL_ROWS]
     if (exposure := table_exposure(trajectory, parameter)) is not None:
-        stratum, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(all_rows), snapshot.step))
+        stratum, chosen = TOUCHED_ROWS, np.flatnonzero(exposure.step_counts(len(all_rows), snapshot.step))
     else:
-        stratum, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, all_rows))
+        stratum, chosen = MOVED_ROWS, np.flatnonzero(row_norms(reference, snapshot, parameter, all_rows))
     norms = row_norms(reference, snapshot, parameter, chosen)
     num_moved = int(np.count_nonzero(norms))
     columns = columns_of("measure_updates")
@@ -81,24 +81,19 @@ def measure_updates(
         requested = [*(("energy_top", k) for k in ks), ("effective_rank", None), *(("alignment_top", k) for k in ks)]
         records = [_record(measure, k, reason=reason) for measure, k in requested]
     else:
-        update = Cloud(lambda: changes(reference, snapshot, parameter, chosen), centre=False)
+        update = Cloud(lambda: read_changes(reference, snapshot, parameter, chosen), centre=False)
         records = list(_spectrum_records(update, norms[norms > 0], ks, num_null, seed))
         before = Cloud(lambda: (block for _, (block,) in read_rows([reference], parameter, all_rows)), centre=True)
         records += _alignment_records(update, before, ks, seed)
-    lead, counts = (float(snapshot.epoch), parameter, stratum), (len(chosen), len(chosen) - num_moved)
-    table = pd.DataFrame([(*lead, *values, *counts, reason) for *values, reason in records], columns=columns)
+    key = (float(snapshot.epoch), parameter, stratum)
+    counts = (len(chosen), len(chosen) - num_moved)
+    table = pd.DataFrame([(*key, *values, *counts, reason) for *values, reason in records], columns=columns)
     return table.astype({"k": "Int64"})
-
-
-def changes(reference: Snapshot, snapshot: Snapshot, parameter: str, rows: Indices) -> Iterator[Array]:
-    """Blocks of Δ of the given rows, (block, hidden) float64 each."""
-    for _, (before, after) in read_rows([reference, snapshot], parameter, rows):
-        yield after - before
 
 
 def row_norms(reference: Snapshot, snapshot: Snapshot, parameter: str, rows: Indices) -> Array:
     """(rows,) ‖Δ_i‖ of the given rows."""
-    norms = [np.sqrt(np.vecdot(delta, delta)) for delta in changes(reference, snapshot, parameter, rows)]
+    norms = [np.sqrt(np.vecdot(delta, delta)) for delta in read_changes(reference, snapshot, parameter, rows)]
     return np.concatenate([np.zeros(0), *norms])
 
 
@@ -108,36 +103,39 @@ def null_spectra(norms: Array, hidden: int, num_null: int, seed: int = 0) -> Ite
         generator = np.random.default_rng([*b"updates", seed, draw])
         gram = np.zeros((hidden, hidden))
         for start in range(0, len(norms), BLOCK_ROWS):
-            of_block = norms[start : start + BLOCK_ROWS]
-            rows = generator.normal(size=(len(of_block), hidden))
-            rows *= (of_block / np.sqrt(np.vecdot(rows, rows)))[:, None]
+            block_norms = norms[start : start + BLOCK_ROWS]
+            rows = generator.normal(size=(len(block_norms), hidden))
+            rows *= (block_norms / np.sqrt(np.vecdot(rows, rows)))[:, None]
             gram += rows.T @ rows
         yield np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
 
 
 def null_alignments(squared: Array, k: int, num_null: int = NUM_SUBSPACES, seed: int = 0) -> Array:
     """(num_null, k): for Δ with (p,) given σ², the share in the first 1 … k columns of a random orthonormal frame."""
-    generator, shares = np.random.default_rng([*b"alignment", seed]), squared / squared.sum()
-    frames = (np.linalg.qr(generator.normal(size=(len(squared), k)))[0] for _ in range(num_null))
+    generator = np.random.default_rng([*b"alignment", seed])
+    shares = squared / squared.sum()
+    frames = (np.linalg.qr(generator.normal(size=(len(squared), k))).Q for _ in range(num_null))
     return np.array([np.cumsum(shares @ np.square(frame)) for frame in frames])
 
 
-def _spectrum_records(update: Cloud, norms: Array, ks: Iterable[int], num_null: int, seed: int) -> Iterator[Line]:
+def _spectrum_records(update: Cloud, norms: Array, ks: Iterable[int], num_null: int, seed: int) -> Iterator[Record]:
     """The records of ``energy_top`` and ``effective_rank``; ``norms``: how far each row moved that did."""
-    squared, nulls = update.squared_singular_values, list(null_spectra(norms, update.hidden, num_null, seed))
+    squared = update.squared_singular_values
+    nulls = list(null_spectra(norms, update.hidden, num_null, seed))
     rank = min(len(norms), update.hidden)
     for k in ks:
         if 1 <= k < rank:
-            yield _record("energy_top", k, energy_in_top(squared, k), [energy_in_top(drawn, k) for drawn in nulls])
+            yield _record("energy_top", k, energy_in_top(squared, k), [energy_in_top(null, k) for null in nulls])
         else:
             reason = f"k must be from 1 to {rank - 1}: Δ has no more than {rank} directions"
             yield _record("energy_top", k, reason=reason)
-    yield _record("effective_rank", None, entropy_rank(squared), [entropy_rank(drawn) for drawn in nulls])
+    yield _record("effective_rank", None, entropy_rank(squared), [entropy_rank(null) for null in nulls])
 
 
-def _alignment_records(update: Cloud, before: Cloud, ks: Sequence[int], seed: int) -> Iterator[Line]:
+def _alignment_records(update: Cloud, before: Cloud, ks: Sequence[int], seed: int) -> Iterator[Record]:
     """The records of ``alignment_top``: the share of the update in the table's first k principal directions."""
-    hidden, total = update.hidden, float(np.trace(update.products))
+    hidden = update.hidden
+    squared_norm = float(np.trace(update.products))
     valid = [k for k in ks if 1 <= k < hidden]
     nulls = null_alignments(update.squared_singular_values, max(valid, default=1), seed=seed)
     for k in ks:
@@ -148,7 +146,7 @@ def _alignment_records(update: Cloud, before: Cloud, ks: Sequence[int], seed: in
             yield _record("alignment_top", k, reason=f"E⁰ has fewer than {k} principal directions")
         else:
             span = before.directions[:, :k]
-            value = float(np.vdot(span, update.products @ span)) / total
+            value = float(np.vdot(span, update.products @ span)) / squared_norm
             yield _record("alignment_top", k, value, nulls[:, k - 1], k / hidden)
 
 
@@ -159,7 +157,7 @@ def _record(
     null: Sequence[float] | Array = (),
     chance: float = math.nan,
     reason: str = "",
-) -> Line:
+) -> Record:
     """A record of :func:`measure_updates` from the measure on: a value beside the mean and quantiles of its null."""
     mean, _, low, high = summarise_null(null)
     return measure, k, value, mean, low, high, chance, reason

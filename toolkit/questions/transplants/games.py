@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import Array
 from toolkit.config import check_seed
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
+from toolkit.data.tasks import Task
 from toolkit.families import TABLES
 from toolkit.models.classifier import Classifier, Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
@@ -23,6 +24,7 @@ from toolkit.questions.transplants.players import (
     Placement,
     can_rotate,
     fixed_components,
+    has_player,
     perturbed,
     raw_components,
     used_rows,
@@ -44,8 +46,12 @@ class Body:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype, self.data = DTYPES[dtype], data
         self.model: Classifier = loaded.model.to(device, self.dtype).eval()
-        parameters, names = dict(self.model.backbone.named_parameters()), loaded.family.embedding_parameters
-        self.parameters = {key: parameters[name] for key, name in names.items() if name in parameters}
+        parameters = dict(self.model.backbone.named_parameters())
+        self.parameters = {
+            canonical: parameters[name]
+            for canonical, name in loaded.family.embedding_parameters.items()
+            if name in parameters
+        }
 
     def tensors(self) -> dict[str, Array]:
         """A copy of the embedding parameters, by canonical name."""
@@ -56,8 +62,8 @@ class Body:
         """Write rows and vectors; all other rows stay as they are."""
         for name, (rows, values) in placement.items():
             parameter = self.parameters[name]
-            new = torch.from_numpy(np.ascontiguousarray(values)).to(parameter.device, parameter.dtype)
-            parameter[... if rows is None else torch.from_numpy(rows).to(parameter.device)] = new
+            written = ... if rows is None else torch.from_numpy(rows).to(parameter.device)
+            parameter[written] = torch.from_numpy(np.ascontiguousarray(values)).to(parameter.device, parameter.dtype)
 
     def outputs(self, split: EncodedSplit) -> Array:
         """(items, outputs) float64 logits."""
@@ -89,15 +95,15 @@ def draw_items(split: EncodedSplit, num_items: int | None, seed: int = 0) -> Enc
     if num_items is None or num_items >= len(split):
         return split
     chosen = np.sort(np.random.default_rng(seed).permutation(len(split))[:num_items])
-    addresses, _ = gather_tokens(split, chosen)
-    sizes = np.diff(split.offsets)[split.sequences_of(chosen)]
+    token_indices, _ = gather_tokens(split, chosen)
+    lengths = np.diff(split.offsets)[split.sequences_of(chosen)]
     return replace(
         split,
         ids=split.ids[chosen],
         labels=None if split.labels is None else split.labels[chosen],
-        tokens=split.tokens[addresses],
-        segments=split.segments[addresses],
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        tokens=split.tokens[token_indices],
+        segments=split.segments[token_indices],
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
     )
 
 
@@ -105,7 +111,7 @@ def design_of(splits: list[EncodedSplit], data: EncodedTask, tables: tuple[str, 
     """Which rows of the tables stand together in the tokens of some splits."""
     token_rows = []
     for split in splits:
-        positions = gather_tokens(split, np.arange(len(split)))[1]
+        _, positions = gather_tokens(split, np.arange(len(split)))
         rows_of_tables: list[NDArray[Any]] = [split.tokens, positions + data.position_offset, split.segments]
         columns = dict(zip(TABLES, rows_of_tables, strict=True))
         token_rows.append(np.stack([columns[name].astype(np.int32) for name in tables], axis=1))
@@ -118,7 +124,8 @@ DIRECTIONS = ("forward", "reverse")
 UNITS = {"log-likelihood": "nats", "accuracy": "points", "r2": "points"}
 """Value to its unit; accuracy and R² in points, log-likelihood per item in nats."""
 
-NUM_DRAWS, NUM_REVERSE_DRAWS = 5, 1
+NUM_DRAWS = 5
+NUM_REVERSE_DRAWS = 1
 MAX_PROBE_EXAMPLES = 1000
 Values = Mapping[str, Array]
 
@@ -151,7 +158,7 @@ class TransplantSettings:
         check_least({"num_draws": self.num_draws, "num_reverse_draws": self.num_reverse_draws}, 0)
 
     @property
-    def own_draws(self) -> int:
+    def num_draws_of_direction(self) -> int:
         """The number of draws in this direction."""
         return self.num_draws if self.direction == "forward" else self.num_reverse_draws
 
@@ -176,9 +183,9 @@ class Game:
     split: str
     values: Values
     """Name of a value to (2^players, items), the finest first; see
-    :func:`toolkit.questions.space.functional.shapley_values`."""
+    :func:`toolkit.analysis.shapley.shapley_values`."""
     perturbed: Mapping[str, Values]
-    """Kind of random change (``random``, ``rotated``, see transplant_players.py) to the name of a value to
+    """Kind of random change (``random``, ``rotated``, see players.py) to the name of a value to
     (players + 1, draws, items): each player alone replaced by a random change of its size, and last all of them
     together. NaN where a kind does not apply: a single vector that is rotated is a random one."""
     gauge: GaugeCheck | None
@@ -189,9 +196,14 @@ class Game:
     """Per player why it has not moved, if it has not; without these, because it is bit for bit what it was."""
 
 
-TOLERANCE, MAX_STEPS = 1e-10, 3000
-"""Of the fit: with scikit-learn's 1e-4 the logits of two fits to nearly equal features differ by some 1e-3, as much as
-what is measured; to the end it takes milliseconds longer."""
+MAX_STEPS = 3000
+TOLERANCE = 1e-10
+"""Of the probe's fit: with scikit-learn's 1e-4 the logits of two fits to nearly equal features differ by some 1e-3, as
+much as what is measured; to the end it takes milliseconds longer."""
+
+
+ABSENT_CLASS = -1e9
+"""Logit of a class that no training item has: a probability of 0, and a log-likelihood that stays finite."""
 
 
 class Probe:
@@ -205,30 +217,34 @@ class Probe:
         self.labels, self.num_outputs, self.seed = labels, num_outputs, seed
         self.strength: float | None = None
         counts = np.bincount(labels)
+        # Each fold has an item of every class.
         self.num_folds = min(PROBE_FOLDS, int(counts[counts > 0].min()))
         if self.num_folds < 2 or (counts > 0).sum() < 2:
             raise ValueError("too few training items of a class to fit a probe on: raise --max-probe-examples")
 
-    def choose_strength(self, ends: Sequence[Array]) -> None:
+    def choose_strength(self, feature_sets: Sequence[Array]) -> None:
         """Take the inverse penalty of the least cross-validated log loss, on average over some (items, hidden)."""
         from sklearn.model_selection import StratifiedKFold, validation_curve
 
         folds = StratifiedKFold(self.num_folds, shuffle=True, random_state=self.seed)
         setting = {"param_name": "logisticregression__C", "param_range": list(PROBE_STRENGTHS)}
         with one_thread():
-            curves = [
-                validation_curve(_pipeline(), features, self.labels, cv=folds, scoring="neg_log_loss", **setting)[1]
-                for features in ends
-            ]
-        self.strength = PROBE_STRENGTHS[int(np.argmax(np.mean(curves, axis=(0, 2))))]
+            scores = []  # (feature sets, strengths, folds)
+            for features in feature_sets:
+                _, scores_of_folds = validation_curve(
+                    _pipeline(), features, self.labels, cv=folds, scoring="neg_log_loss", **setting
+                )
+                scores.append(scores_of_folds)
+        mean_scores = np.mean(scores, axis=(0, 2))
+        self.strength = PROBE_STRENGTHS[int(np.argmax(mean_scores))]
 
     def outputs(self, features: Array, scored: Array) -> Array:
-        """Fit to (items, hidden) features; (scored items, classes) logits, -1e9 of classes that training lacks."""
+        """Fit to (items, hidden) features; (scored items, classes) logits, ABSENT_CLASS of classes not trained on."""
         assert self.strength is not None
         with one_thread():
             fitted = _pipeline(self.strength).fit(features, self.labels)
         logits = fitted.decision_function(scored)
-        outputs = np.full((len(scored), self.num_outputs), -1e9)
+        outputs = np.full((len(scored), self.num_outputs), ABSENT_CLASS)
         # Of two classes scikit-learn gives the log-odds of the second.
         outputs[:, fitted.classes_] = np.stack([-logits / 2, logits / 2], axis=1) if logits.ndim == 1 else logits
         return outputs
@@ -263,9 +279,9 @@ class Scorer:
             return {}
         features_of = {
             coalition: self._features(components.place(coalition))
-            for coalition in dict.fromkeys((0, components.moving))
+            for coalition in dict.fromkeys((0, components.moving))  # one pass where nothing has moved
         }
-        self.probe.choose_strength([train for train, _ in features_of.values()])
+        self.probe.choose_strength([train_features for train_features, _ in features_of.values()])
         return {coalition: self._score(self.probe.outputs(*features)) for coalition, features in features_of.items()}
 
     def values(self, placement: Placement) -> Scores:
@@ -302,8 +318,8 @@ def score_items(outputs: Array, labels: NDArray[Any]) -> Scores:
     if np.issubdtype(labels.dtype, np.floating):
         targets = labels.astype(np.float64)
         return {"r2": 1 - np.square(outputs[:, 0] - targets) / targets.var()}
-    likelihoods = log_softmax(outputs, axis=1)[np.arange(len(labels)), labels]
-    return {"log-likelihood": likelihoods, "accuracy": (outputs.argmax(axis=1) == labels).astype(np.float64)}
+    log_likelihoods = log_softmax(outputs, axis=1)[np.arange(len(labels)), labels]
+    return {"log-likelihood": log_likelihoods, "accuracy": (outputs.argmax(axis=1) == labels).astype(np.float64)}
 
 
 def check_direction(run: Run, direction: str) -> None:
@@ -328,56 +344,85 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
     tuned = load_tuned(run)
     loaded = load_untuned(run) if is_reverse else tuned
     task = task_of(run)
-    if task.kind in ANSWERED:
-        raise ValueError(f"{run.path}: transplants are scored by text, and {task.name} {ANSWERED[task.kind]}")
-    check_direction(run, settings.direction)
-    name = settings.split or task.reported_split
-    if lookup(task.splits, name, "split").labels is None:
-        raise ValueError(f"{run.path}: split {settings.split} has no labels to score against")
-    if is_reverse and settings.split == "train":
-        raise ValueError("--reverse fits its probe on train: score another split")
+    split_name = _find_scored_split(run, task, settings)
     data = encode_task(task, loaded, run.config.max_length)
-    splits, probe = {name: draw_items(data.splits[name], settings.max_examples, settings.seed)}, None
-    targets = splits[name].labels if task.kind == "regression" else None
+    splits = {split_name: draw_items(data.splits[split_name], settings.max_examples, settings.seed)}
+    targets = splits[split_name].labels if task.kind == "regression" else None
     if targets is not None and (targets == targets[0]).all():
-        raise ValueError(f"{run.path}: R² is undefined where all targets are equal, as on {name}: score more items")
+        raise ValueError(
+            f"{run.path}: R² is undefined where all targets are equal, as on {split_name}: score more items"
+        )
+    probe = None
     if is_reverse:
         splits["train"] = draw_items(data.splits["train"], settings.max_probe_examples, settings.seed)
         assert splits["train"].labels is not None
         probe = Probe(splits["train"].labels, task.num_outputs, run.config.seed)
     after = Body(tuned, data).tensors()
     components = build_components(run, after, data, list(splits.values()), settings.coordinates)
-    scorer = Scorer(Body(loaded, data, settings.dtype), splits, name, probe)
-    is_checked = settings.coordinates == "fixed" and not is_reverse
-    draws = sum(
-        _applies(components, coalition, kind) for kind in CHANGES for _, coalition in _rows_of_changes(components)
-    )
-    total = 2 ** components.moving.bit_count() + settings.own_draws * draws + 3 * is_checked
+    scorer = Scorer(Body(loaded, data, settings.dtype), splits, split_name, probe)
+    has_gauge_check = settings.coordinates == "fixed" and not is_reverse
+    num_passes = _count_passes(components, settings.num_draws_of_direction, has_gauge_check)
     seeds = [settings.seed, run.config.seed]
-    values, drawn = _play(scorer, components, settings.own_draws, seeds, lambda: on_pass(scorer.num_passes, total))
-    gauge = None
-    if is_checked:  # the tuned model in the fixed gauge against its raw parameters
-        all_tuned = components.place(2 ** len(components.players) - 1)
-        raw = {
-            parameter: (rows, after[parameter] if rows is None else after[parameter][rows])
-            for parameter, (rows, _) in all_tuned.items()
-        }
-        rows, word_vectors = all_tuned["word_embeddings"]
-        scaled = all_tuned | {"word_embeddings": (rows, 1.1 * word_vectors)}  # no offset, so the outputs must show it
-        fixed, control, truth = (scorer.outputs(placement) for placement in (all_tuned, scaled, raw))
-        gauge = GaugeCheck(float(np.abs(fixed - truth).max()), float(np.abs(control - truth).max()))
-    on_pass(total, total)
+    values, perturbed_values = _play(
+        scorer,
+        components,
+        settings.num_draws_of_direction,
+        seeds,
+        on_pass=lambda: on_pass(scorer.num_passes, num_passes),
+    )
+    gauge = _check_gauge(scorer, components, after) if has_gauge_check else None
+    on_pass(num_passes, num_passes)
     return Game(
-        components.names,
-        components.moving,
-        splits[name].ids,
-        name,
-        values,
-        drawn,
-        gauge,
-        scorer.num_passes,
-        components.notes,
-        tuple(player.stillness for player in components.players),
+        players=components.names,
+        moving=components.moving,
+        ids=splits[split_name].ids,
+        split=split_name,
+        values=values,
+        perturbed=perturbed_values,
+        gauge=gauge,
+        num_passes=scorer.num_passes,
+        notes=components.notes,
+        stillness=tuple(player.stillness for player in components.players),
+    )
+
+
+def _find_scored_split(run: Run, task: Task, settings: TransplantSettings) -> str:
+    """The name of the split to score; ValueError where the task or this split cannot be scored in this direction."""
+    if task.kind in ANSWERED:
+        raise ValueError(f"{run.path}: transplants are scored by text, and {task.name} {ANSWERED[task.kind]}")
+    check_direction(run, settings.direction)
+    split_name = settings.split or task.reported_split
+    if lookup(task.splits, split_name, "split").labels is None:
+        raise ValueError(f"{run.path}: split {settings.split} has no labels to score against")
+    if settings.direction == "reverse" and settings.split == "train":
+        raise ValueError("--reverse fits its probe on train: score another split")
+    return split_name
+
+
+def _count_passes(components: Components, num_draws: int, has_gauge_check: bool) -> int:
+    """How many passes a game takes: coalitions of what has moved, random changes, and three of the gauge check."""
+    num_changes = sum(
+        _applies(components, coalition, kind) for kind in CHANGES for _, coalition in _coalitions_to_change(components)
+    )
+    num_coalitions: int = 2 ** components.moving.bit_count()
+    return num_coalitions + num_draws * num_changes + 3 * has_gauge_check
+
+
+def _check_gauge(scorer: Scorer, components: Components, after: Mapping[str, Array]) -> GaugeCheck:
+    """The tuned model in the fixed gauge against its raw parameters, ``after``; with a control that must differ."""
+    all_tuned = components.place(2 ** len(components.players) - 1)
+    raw = {
+        parameter: (rows, after[parameter] if rows is None else after[parameter][rows])
+        for parameter, (rows, _) in all_tuned.items()
+    }
+    rows, word_vectors = all_tuned["word_embeddings"]
+    scaled = all_tuned | {"word_embeddings": (rows, 1.1 * word_vectors)}  # no offset, so the outputs must show it
+    fixed_outputs = scorer.outputs(all_tuned)
+    control_outputs = scorer.outputs(scaled)
+    raw_outputs = scorer.outputs(raw)
+    return GaugeCheck(
+        difference=float(np.abs(fixed_outputs - raw_outputs).max()),
+        control=float(np.abs(control_outputs - raw_outputs).max()),
     )
 
 
@@ -404,38 +449,46 @@ def build_components(
 def _play(
     scorer: Scorer, components: Components, num_draws: int, seeds: list[int], on_pass: Callable[[], None]
 ) -> tuple[Values, dict[str, Values]]:
-    """The values of all coalitions, and those of the random changes by kind."""
-    num_players, moving = len(components.players), components.moving
+    """The values of all coalitions, and those of the random changes by kind: see :class:`Game` for both."""
+    num_players = len(components.players)
+    moving = components.moving
     scores_of = scorer.start(components)
     for coalition in range(2**num_players):
         if coalition & moving not in scores_of:
             scores_of[coalition & moving] = scorer.values(components.place(coalition & moving))
             on_pass()
-    values = {name: np.stack([scores_of[c & moving][name] for c in range(2**num_players)]) for name in scores_of[0]}
-    drawn: dict[str, Values] = {}
+    values = {
+        score: np.stack([scores_of[coalition & moving][score] for coalition in range(2**num_players)])
+        for score in scores_of[0]
+    }
+    perturbed_values: dict[str, Values] = {}
     for kind_number, kind in enumerate(CHANGES):
+        # What is not drawn below, as of a player that has not moved, has the values of no player tuned.
         shape = (num_players + 1, num_draws, 1)
-        drawn[kind] = {name: np.tile(scores[0], shape) for name, scores in values.items()}
+        values_of_kind = {score: np.tile(values_of_score[0], shape) for score, values_of_score in values.items()}
         # A stream for each kind: what one draws does not depend on the other.
         generator = np.random.default_rng([*seeds, kind_number])
-        for row, coalition in _rows_of_changes(components):
+        for row, coalition in _coalitions_to_change(components):
             for draw in range(num_draws):
                 item_scores: Mapping[str, Array | float] = dict.fromkeys(values, np.nan)
                 if _applies(components, coalition, kind):
                     item_scores = scorer.values(perturbed(components, coalition, kind, generator).place(coalition))
                     on_pass()
-                for name, array in item_scores.items():
-                    drawn[kind][name][row, draw] = array
-    return values, drawn
+                for score, score_of_item in item_scores.items():
+                    values_of_kind[score][row, draw] = score_of_item
+        perturbed_values[kind] = values_of_kind
+    return values, perturbed_values
 
 
-def _rows_of_changes(components: Components) -> list[tuple[int, int]]:
+def _coalitions_to_change(components: Components) -> list[tuple[int, int]]:
     """The coalitions that get random changes, each with its row in the tables: every player that moved, then all."""
     moving = components.moving
-    alone = [(i, 1 << i) for i in range(len(components.players)) if moving >> i & 1]
-    return [*alone, (len(components.players), moving)] if moving else []
+    single_players = [(i, 1 << i) for i in range(len(components.players)) if has_player(moving, i)]
+    return [*single_players, (len(components.players), moving)] if moving else []
 
 
 def _applies(components: Components, coalition: int, kind: str) -> bool:
     """Whether this kind of change can be drawn for a coalition: to rotate it, a table needs two rows that moved."""
-    return kind == RANDOM or can_rotate([p for i, p in enumerate(components.players) if coalition >> i & 1])
+    return kind == RANDOM or can_rotate(
+        [player for i, player in enumerate(components.players) if has_player(coalition, i)]
+    )

@@ -18,7 +18,7 @@ from toolkit.models.tuned import check_model
 from toolkit.naming import Described
 from toolkit.progress import say, shows_progress
 from toolkit.questions.transplants.games import UNITS, Game, TransplantSettings, check_direction, play_run
-from toolkit.questions.transplants.players import CHANGES, RANDOM, ROTATED, UNCHANGED
+from toolkit.questions.transplants.players import CHANGES, RANDOM, ROTATED, UNCHANGED, has_player
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
@@ -27,69 +27,76 @@ def name_coalition(coalition: int, players: tuple[str, ...]) -> str:
     """``word_embeddings + LayerNorm``, ``none`` or ``all``."""
     if coalition in (0, 2 ** len(players) - 1):
         return "all" if coalition else "none"
-    return " + ".join(name for i, name in enumerate(players) if coalition >> i & 1)
+    return " + ".join(name for i, name in enumerate(players) if has_player(coalition, i))
 
 
 TOTAL = "all"
-"""The line of Σφ, which is v(all) - v(none)."""
+"""Component of the record of Σφ, which is v(all) - v(none)."""
 
 TRANSPLANT = "transplant"
 DIFFERENCE = {RANDOM: "difference", ROTATED: "rotated difference"}
+"""Kind of random change to what the transplant minus it is called."""
 NOT_ROTATED = "not applicable: one vector has no rows that share a direction"
 NO_SHARE = "no share: the interval of the sum does not exclude 0"
 NO_SHARE_OF_ONE = "no share: one seed"
 
 
 FACTOR = {score: 100.0 if unit == "points" else 1.0 for score, unit in UNITS.items()}
+"""Score to what its values, fractions or nats, are multiplied by to be in its unit."""
 
 
-def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
-    """The records of ``shapley``: per score the sum Σφ, then each component."""
+def shapley_records(games: Sequence[Game]) -> list[dict[str, Any]]:
+    """The records of ``shapley``: per score the sum Σφ, then each component.
+
+    Shares of the sum are given only where its interval, over several seeds, excludes 0.
+    """
     records = []
     for score in games[0].values:
-        shares = [shapley_values(game.values[score]) for game in games]
-        total = interval_line(np.stack([g.values[score][-1] - g.values[score][0] for g in games]), score)
-        is_clear = len(games) > 1 and (total["low"] > 0 or total["high"] < 0)
-        records.append({"score": score, "component": TOTAL, **total, "share": 1.0 if is_clear else np.nan})
+        values_by_game = [shapley_values(game.values[score]) for game in games]
+        total = interval_record(np.stack([game.values[score][-1] - game.values[score][0] for game in games]), score)
+        has_shares = len(games) > 1 and (total["low"] > 0 or total["high"] < 0)
+        records.append({"score": score, "component": TOTAL, **total, "share": 1.0 if has_shares else np.nan})
         for i, component in enumerate(games[0].players):
-            record = interval_line(np.stack([phi[i] for phi in shares]), score, _why_still(games, i))
-            if not is_clear:
+            item_values = np.stack([values[i] for values in values_by_game])
+            record = interval_record(item_values, score, _why_still(games, i))
+            if not has_shares:
                 record["reason"] = NO_SHARE if len(games) > 1 else NO_SHARE_OF_ONE
-            share = record["value"] / total["value"] if is_clear else np.nan
+            share = record["value"] / total["value"] if has_shares else np.nan
             records.append({"score": score, "component": component, **record, "share": share})
     return records
 
 
-def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
+def single_records(games: Sequence[Game]) -> list[dict[str, Any]]:
     """Per score and component, and for all together: the transplant, random changes of its size, their difference.
 
     Draws of one seed are averaged item by item before the interval, which covers seeds and items; each seed has draws
-    of its own, so that it covers draws too.
+    of its own, so that it covers draws too. No records where no random changes were drawn.
     """
-    records = []
+    records: list[dict[str, Any]] = []
     num_players = len(games[0].players)
-    for score, drawn in games[0].perturbed[RANDOM].items():
-        if not drawn.shape[1]:
-            break
+    for score, random_values in games[0].perturbed[RANDOM].items():  # (players + 1, draws, items)
+        if random_values.shape[1] == 0:  # with no draw to compare with, as of all scores, there is no table of singles
+            return []
         for i, component in enumerate((*games[0].players, TOTAL)):
             coalition = 2**num_players - 1 if i == num_players else 1 << i
             stillness = "" if i == num_players else _why_still(games, i)
-            transplanted = np.stack([g.values[score][coalition] - g.values[score][0] for g in games])
-            lead = {"score": score, "component": component}
-            records.append(lead | {"change": TRANSPLANT, **interval_line(transplanted, score, stillness)})
+            record_of = partial(interval_record, score=score, stillness=stillness)
+            key = {"score": score, "component": component}
+            # (games, items): the score with the component tuned minus that with none.
+            transplanted = np.stack([game.values[score][coalition] - game.values[score][0] for game in games])
+            records.append(key | {"change": TRANSPLANT, **record_of(transplanted)})
             for kind in CHANGES:
-                draws = np.stack([g.perturbed[kind][score][i] - g.values[score][0] for g in games])
-                means = FACTOR[score] * draws.mean(axis=2)
-                extremes = {"least": means.min(), "greatest": means.max()}
-                mean = draws.mean(axis=1)
-                records.append(lead | {"change": kind, **extremes, **interval_line(mean, score, stillness)})
-                records.append(
-                    lead | {"change": DIFFERENCE[kind], **interval_line(transplanted - mean, score, stillness)}
-                )
+                # (games, draws, items)
+                draws = np.stack([game.perturbed[kind][score][i] - game.values[score][0] for game in games])
+                value_of_draw = FACTOR[score] * draws.mean(axis=2)
+                extremes = {"least": value_of_draw.min(), "greatest": value_of_draw.max()}
+                mean_draw = draws.mean(axis=1)
+                records.append(key | {"change": kind, **extremes, **record_of(mean_draw)})
+                records.append(key | {"change": DIFFERENCE[kind], **record_of(transplanted - mean_draw)})
     return records
 
 
-def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
+def coalition_records(games: Mapping[int, Game]) -> list[dict[str, Any]]:
     """The records of ``coalitions``: one per seed, score and coalition, with the mean over items."""
     return [
         {
@@ -105,7 +112,7 @@ def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
     ]
 
 
-def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
+def check_records(games: Mapping[int, Game]) -> list[dict[str, Any]]:
     """The records of ``checks``, one per seed: what the gauge check found, and what had to be assumed."""
     return [
         {
@@ -119,26 +126,27 @@ def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
     ]
 
 
-def interval_line(table: Array, score: str, still: str = "") -> dict[str, Any]:
+def interval_record(differences: Array, score: str, stillness: str = "") -> dict[str, Any]:
     """Value and interval of (seeds, items) differences, by :func:`toolkit.comparison.intervals.two_way_interval`.
 
-    What has not moved, and ``still`` says why, is known to be 0 and needs no interval: its ends are 0.
+    What has not moved, and ``stillness`` says why, is known to be 0 and needs no interval: its ends are 0. NaN where a
+    change could not be made (see ``Game.perturbed``).
     """
-    num_seeds, num_items = table.shape
-    counts = {"unit": UNITS[score], "num_seeds": num_seeds, "num_items": num_items, "reason": "", "note": still}
+    num_seeds, num_items = differences.shape
+    facts = {"unit": UNITS[score], "num_seeds": num_seeds, "num_items": num_items, "reason": "", "note": stillness}
     columns = ("value", "low", "high")
-    if still:
-        return dict.fromkeys(columns, 0.0) | counts
-    if np.isnan(table).any():
-        return dict.fromkeys(columns, np.nan) | counts | {"reason": NOT_ROTATED}
-    interval = two_way_interval(table)
+    if stillness:
+        return dict.fromkeys(columns, 0.0) | facts
+    if np.isnan(differences).any():
+        return dict.fromkeys(columns, np.nan) | facts | {"reason": NOT_ROTATED}
+    interval = two_way_interval(differences)
     values = (FACTOR[score] * value for value in (interval.estimate, interval.low, interval.high))
-    return counts | dict(zip(columns, values, strict=True)) | {"note": interval.note}
+    return facts | dict(zip(columns, values, strict=True)) | {"note": interval.note}
 
 
 def _why_still(games: Sequence[Game], player: int) -> str:
     """Why a value is exactly 0: this player moved in no game; empty where it did in one."""
-    if any(game.moving >> player & 1 for game in games):
+    if any(has_player(game.moving, player) for game in games):
         return ""
     return " or ".join(dict.fromkeys(game.stillness[player] if game.stillness else UNCHANGED for game in games))
 
@@ -206,47 +214,49 @@ def measure_transplants(
     for run in (reported.run for group in groups for reported in group.runs):
         check_model(run)
         check_direction(run, directions[-1])
-    measured = []
-    for directed in (replace(settings, direction=direction) for direction in directions):
-        for condition in (condition for group in groups for condition in group.conditions):
+    conditions = [condition for group in groups for condition in group.conditions]
+    tables = []
+    for direction in directions:
+        directed = replace(settings, direction=direction)
+        for condition in conditions:
             games: dict[int, Game] = {}
             for reported in condition.runs:
-                on_pass = partial(say, f"{reported.name} ({directed.direction})")
+                on_pass = partial(say, f"{reported.name} ({direction})")
                 games[reported.config.seed] = play_run(reported.run, directed, on_pass)
-            measured.append(tabulate(condition, games, directed))
-    return join(measured)
+            tables.append(tabulate(condition, games, directed))
+    return join(tables)
 
 
-def join(parts: Sequence[Transplants]) -> Transplants:
+def join(measured: Sequence[Transplants]) -> Transplants:
     """The tables of several measurements, one below the other."""
-    return Transplants(**{name: together([part.tables[name] for part in parts]) for name in parts[0].tables})
+    return Transplants(**{name: together([part.tables[name] for part in measured]) for name in measured[0].tables})
 
 
 def tabulate(condition: Condition, games: dict[int, Game], settings: TransplantSettings) -> Transplants:
     """The tables of one condition from the games of its seeds."""
-    played = list(games.values())
-    for game in played[1:]:
-        if game.players != played[0].players or not np.array_equal(game.ids, played[0].ids):
+    played_games = list(games.values())
+    for game in played_games[1:]:
+        if game.players != played_games[0].players or not np.array_equal(game.ids, played_games[0].ids):
             raise ValueError(
                 f"{condition.label}: the seeds have different components or items; pass them one at a time"
             )
     first_run = condition.runs[0]
-    lead = {
+    key = {
         "model": first_run.model,
         "task": first_run.task,
         "condition": condition.label,
-        "split": played[0].split,
+        "split": played_games[0].split,
         "direction": settings.direction,
         "coordinates": settings.coordinates,
     }
     records_by_table = {
-        "shapley": shapley_lines(played),
-        "singles": single_lines(played),
-        "coalitions": coalition_lines(games),
-        "checks": check_lines(games),
+        "shapley": shapley_records(played_games),
+        "singles": single_records(played_games),
+        "coalitions": coalition_records(games),
+        "checks": check_records(games),
     }
     frames = {
-        name: pd.DataFrame([lead | record for record in records], columns=columns_of(f"measure_transplants.{name}"))
+        name: pd.DataFrame([key | record for record in records], columns=columns_of(f"measure_transplants.{name}"))
         for name, records in records_by_table.items()
     }
     return Transplants(**frames)

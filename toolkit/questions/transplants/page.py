@@ -1,13 +1,14 @@
 """What the drift of each embedding component is worth to the tuned model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from toolkit.questions.transplants.games import UNITS
-from toolkit.questions.transplants.measure import TOTAL
+from toolkit.questions.transplants.measure import DIFFERENCE, TOTAL, TRANSPLANT
+from toolkit.questions.transplants.players import RANDOM, ROTATED
 from toolkit.reporting.cells import estimate_of, number, spoken
 from toolkit.reporting.charts import (
     COLOURS,
@@ -44,10 +45,10 @@ KEY = [*PANEL, "direction", "coordinates"]
 LIKELIHOOD, ACCURACY, R2 = UNITS
 SUM = "sum: all - none"
 AXES = {LIKELIHOOD: "log-likelihood per item (nats)", ACCURACY: "accuracy (points)", R2: "R² (points)"}
-ALONE = {
-    "transplant": ("the tuned component, 95 % interval", "circle", COLOURS[0]),
-    "random": ("random changes of its size, row by row: mean, all draws", "square", REFERENCE),
-    "rotated": ("its own change in rotated directions: mean, all draws", "diamond", COLOURS[1]),
+MARKS_OF_CHANGES = {
+    TRANSPLANT: ("the tuned component, 95 % interval", "circle", COLOURS[0]),
+    RANDOM: ("random changes of its size, row by row: mean, all draws", "square", REFERENCE),
+    ROTATED: ("its own change in rotated directions: mean, all draws", "diamond", COLOURS[1]),
 }
 """Kind of change of one component alone to what the legend says, its shape and its colour."""
 QUESTION = "Which component's drift does the tuned model need, and would any change of its size do?"
@@ -121,13 +122,25 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str =
     """What ``measure_transplants``'s tables say: shapley, singles, coalitions and checks."""
     tables = {name: spoken(table) for name, table in tables.items()}
     figures = _figures(tables)
-    cases = list(tables["shapley"].groupby(KEY, sort=False))
-    caption = "Values of every component, 95 % intervals."
-    details = [[rows_block(*shapley_rows(case_table), caption)] for _, case_table in cases]
-    names = [f"{name_of(key)}, {key[4]} coordinates" for key, _ in cases]
     tasks = ", ".join(dict.fromkeys(map(str, tables["shapley"]["task"])))
     lead_figures = ("shapley", "shapley_r2", "shapley_reverse")
     picture = next((figures.pop(name) for name in lead_figures if name in figures), None)
+    return Page(
+        title=title if title is not None else f"What the drift is worth: {tasks}",
+        question=QUESTION,
+        answers=answers(tables),
+        picture=picture,
+        sections=tuple(_sections(tables, figures)),
+        commands=command,
+    )
+
+
+def _sections(tables: Tables, figures: Mapping[str, ChartBlock]) -> Iterator[Section]:
+    """The sections with something to show, from the tables and the figures that are not the page's picture."""
+    cases = list(tables["shapley"].groupby(KEY, sort=False))
+    caption = "Values of every component, 95 % intervals."
+    names = [f"{name_of(key)}, {key[KEY.index('coordinates')]} coordinates" for key, _ in cases]
+    details = [[rows_block(*shapley_rows(case_table), caption)] for _, case_table in cases]
     reverse = tuple(block for name, block in figures.items() if name.endswith("_reverse"))
 
     def blocks_of(*names: str) -> tuple[Block, ...]:
@@ -146,72 +159,72 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str =
         ("reverse", "The reverse: tuned embeddings in the body from before"): reverse,
         ("gauge", "Does the gauge hold on these runs?"): (rows_block(*check_rows(tables), CHECKED),),
     }
-    return Page(
-        title=title if title is not None else f"What the drift is worth: {tasks}",
-        question=QUESTION,
-        answers=answers(tables),
-        picture=picture,
-        sections=(
-            *(
-                Section(id=id, title=title, blocks=section_blocks)
-                for (id, title), section_blocks in blocks.items()
-                if section_blocks
-            ),
-            texts_section("limits", "What this cannot tell", caveats(tables)),
-            texts_section("definitions", "Definitions", DEFINITIONS),
-        ),
-        commands=command,
-    )
+    for (id, title), section_blocks in blocks.items():
+        if section_blocks:
+            yield Section(id=id, title=title, blocks=section_blocks)
+    yield texts_section("limits", "What this cannot tell", caveats(tables))
+    yield texts_section("definitions", "Definitions", DEFINITIONS)
 
 
 def answers(tables: Tables) -> Answers:
     """Whether the score needs the drift, and whether any change of its size would do."""
-    cases, singles = tables["shapley"].groupby(KEY, sort=False), tables["singles"]
-    totals = singles[(singles["component"] == TOTAL) & singles["score"].isin([ACCURACY, R2])].groupby(KEY, sort=False)
-    score = "R²" if set(tables["shapley"]["score"]) == {R2} else "accuracy"
-    score += " (R² of regressions)" if set(tables["shapley"]["score"]) > {R2} else ""
-    needed = (_needed_case(shapley, f"{name_of(key)}: ", _levels(tables["coalitions"], key)) for key, shapley in cases)
+    singles = _lines_in_points(tables["singles"])
+    scores = set(tables["shapley"]["score"])
+    score = "R²" if scores == {R2} else "accuracy"
+    score += " (R² of regressions)" if scores > {R2} else ""
+    worth_cases = (
+        _worth_case(shapley, f"{name_of(key)}: ", _levels(tables["coalitions"], key))
+        for key, shapley in tables["shapley"].groupby(KEY, sort=False)
+    )
+    size_cases = (
+        _size_case(key, lines) for key, lines in singles[singles["component"] == TOTAL].groupby(KEY, sort=False)
+    )
     return (
-        answer(f"Does {score} need the drift of the embeddings?", needed),
-        answer("Is it this drift, more than any of its size?", (_size_case(*case) for case in totals), NOT_DRAWN),
+        answer(f"Does {score} need the drift of the embeddings?", worth_cases),
+        answer("Is it this drift, more than any of its size?", size_cases, NOT_DRAWN),
     )
 
 
-def _needed_case(shapley: pd.DataFrame, lead: str, levels: Sequence[object]) -> Case:
+def _worth_case(shapley: pd.DataFrame, lead: str, levels: Sequence[object]) -> Case:
     """A case of the first answer: what all components together are worth, from no component tuned to all."""
-    shapley = _headline(shapley)
-    total, bounds = shapley.loc[TOTAL], shapley[["value", "low", "high"]]
+    shapley = _lines_in_points(shapley).set_index("component")
+    total = shapley.loc[TOTAL]
     before, tuned = (number(level) for level in levels)
-    text = f"{lead}{_nats(total, 2)} points, from {before} % with the old embeddings to {tuned} %; "
-    low, high = (0.0, 0.0) if (bounds.drop(index=TOTAL) == 0).all(axis=None) else (total["low"], total["high"])
-    return judged(f"{text}0 means no need.", low, high, total["note"], num_seeds=total["num_seeds"])
+    worth = f"{_signed(total, 2)} points, from {before} % with the old embeddings to {tuned} %"
+    low, high = total["low"], total["high"]
+    # Where nothing has moved, nothing is worth anything: that is known, whatever interval zeros have.
+    if (shapley.drop(index=TOTAL)[["value", "low", "high"]] == 0).all(axis=None):
+        low, high = 0.0, 0.0
+    return judged(f"{lead}{worth}; 0 means no need.", low, high, total["note"], num_seeds=total["num_seeds"])
 
 
-def _headline(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of accuracy or R², by component; ``table`` is of one case."""
-    return table[table["score"].isin([ACCURACY, R2])].set_index("component")
+def _lines_in_points(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of accuracy or R²."""
+    return table[table["score"].isin([ACCURACY, R2])]
 
 
-def _finest(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of log-likelihood or R²."""
+def _lines_of_finest_score(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of log-likelihood, which does not move in whole items as accuracy does, or of R²."""
     return table[table["score"].isin([LIKELIHOOD, R2])]
 
 
 def _size_case(key: Sequence[object], singles: pd.DataFrame) -> Case:
     """A case of the second answer. Rotated changes are the stronger control and judge, where there are any."""
-    plain, rotated = (singles.set_index("change").loc[name] for name in ("difference", "rotated difference"))
+    by_change = singles.set_index("change")
+    minus_random = by_change.loc[DIFFERENCE[RANDOM]]
+    minus_rotated = by_change.loc[DIFFERENCE[ROTATED]]
     text = (
-        f"{name_of(key)}: the drift minus random changes of its size {_nats(plain, 2)} points, minus its own in "
-        f"rotated directions {_nats(rotated, 2)}; 0 means no more."
+        f"{name_of(key)}: the drift minus random changes of its size {_signed(minus_random, 2)} points, "
+        f"minus its own in rotated directions {_signed(minus_rotated, 2)}; 0 means no more."
     )
-    stronger = plain if pd.isna(rotated["low"]) else rotated
+    stronger = minus_random if pd.isna(minus_rotated["low"]) else minus_rotated
     return judged(
         text, stronger["low"], stronger["high"], stronger["note"] or stronger["reason"], num_seeds=stronger["num_seeds"]
     )
 
 
 def _figures(tables: Tables) -> dict[str, ChartBlock]:
-    """The charts that have something to show, in the order of CAPTIONS."""
+    """Name to chart, of those that have something to show; CAPTIONS has their names."""
     makers: dict[str, Any] = {}
     for direction, suffix in (("forward", ""), ("reverse", "_reverse")):
         directed = {name: table[table["direction"] == direction] for name, table in tables.items()}
@@ -231,7 +244,8 @@ def name_of(key: Sequence[object]) -> str:
     return f"{key[0]} on {key[1]}, {key[2]}" + (", reverse" if key[3] == "reverse" else "")
 
 
-def _nats(record: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
+def _signed(record: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
+    """``+0.0123 (-0.001 to 0.02)``, in the unit of the record; ``0 exactly`` of what has not moved."""
     if record["value"] == record["low"] == record["high"] == 0:
         return "0 exactly"
     return estimate_of(record, digits, is_signed=True)
@@ -239,16 +253,19 @@ def _nats(record: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
 
 def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
     """v(none) and v(all) as accuracies or R², means over seeds."""
-    values = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & coalitions["score"].isin([ACCURACY, R2])]
-    means = values.groupby("coalition")["value"].mean()
+    lines = _lines_in_points(coalitions[(coalitions[KEY] == list(key)).all(axis=1)])
+    means = lines.groupby("coalition")["value"].mean()
     return [means.get(name) for name in ("none", "all")]
 
 
 def alone_rows(tables: Tables) -> Rows:
-    """Header and rows: per case the components that do something else alone than random changes of their size."""
-    singles = _finest(tables["singles"])
+    """Header and rows: per case and component whether it does something else alone than random changes of its size.
+
+    Where tasks have scores of different units, each cell names its own.
+    """
+    singles = _lines_of_finest_score(tables["singles"])
     units = list(dict.fromkeys(singles["unit"]))
-    has_units, unit = len(units) > 1, ", ".join(units)
+    unit = ", ".join(units)
     header = [
         "case",
         "component",
@@ -259,19 +276,18 @@ def alone_rows(tables: Tables) -> Rows:
         "distinguishable?",
     ]
     rows: list[list[object]] = []
-    for (*key, name), component in singles.groupby([*KEY, "component"], sort=False):
-        record_of = {record["change"]: record for record in component.to_dict("records")}
-        suffix = f" {component['unit'].iloc[0]}" if has_units else ""
+    for (*key, name), lines in singles.groupby([*KEY, "component"], sort=False):
+        record_of = {record["change"]: record for record in lines.to_dict("records")}
+        suffix = f" {lines['unit'].iloc[0]}" if len(units) > 1 else ""
         cells: list[object] = []
-        for kind in ("difference", "rotated difference"):
-            record = record_of.get(kind, {"value": None})
-            is_known = not pd.isna(record["value"])
-            cells += (
-                [_nats(record) + suffix, "yes" if record["low"] > 0 or record["high"] < 0 else "no"]
-                if is_known
-                else [None] * 2
-            )
-        rows.append([name_of(key), name, _nats(record_of["transplant"]) + suffix, *cells])
+        for difference in DIFFERENCE.values():
+            record = record_of.get(difference, {"value": None})
+            if pd.isna(record["value"]):
+                cells += [None, None]
+            else:
+                is_distinguishable = record["low"] > 0 or record["high"] < 0
+                cells += [_signed(record) + suffix, "yes" if is_distinguishable else "no"]
+        rows.append([name_of(key), name, _signed(record_of[TRANSPLANT]) + suffix, *cells])
     return header, rows
 
 
@@ -280,29 +296,30 @@ def shapley_rows(lines: pd.DataFrame) -> Rows:
 
     Why there are no shares is the same for all of them, and stands at the sum.
     """
-    scores = {str(unit): table.set_index("component") for unit, table in lines.groupby("unit", sort=False)}
-    finest = next(iter(scores.values()))
+    tables_by_unit = {str(unit): table.set_index("component") for unit, table in lines.groupby("unit", sort=False)}
+    finest = next(iter(tables_by_unit.values()))  # log-likelihood, or R² of a regression, which has no other
     rows: list[list[object]] = []
     for name in [*(component for component in finest.index if component != TOTAL), TOTAL]:
         record = finest.loc[name]
-        cells = [_nats(table.loc[name], 2 if unit == "points" else 4) for unit, table in scores.items()]
+        cells = [_signed(table.loc[name], 2 if unit == "points" else 4) for unit, table in tables_by_unit.items()]
         share = "" if pd.isna(record["share"]) else f"{round(100 * record['share']) + 0}%"
         notes = finest["reason"].dropna().unique() if name == TOTAL else [record["note"]]
         note = "; ".join(str(text) for text in notes if not pd.isna(text))
         rows.append([SUM if name == TOTAL else str(name), *cells, share, note])
-    return ["component", *(f"φ ({unit})" for unit in scores), "share", "note"], rows
+    return ["component", *(f"φ ({unit})" for unit in tables_by_unit), "share", "note"], rows
 
 
 def check_rows(tables: Tables) -> Rows:
     """Header and rows: per run how far the gauge changes outputs, and what is to be known of it."""
-    header = ["task", "regime", "seed", "direction", "items", "fixed against raw"]
-    names = ["task", "condition", "seed", "direction", "num_items"]
+    header = ["task", "regime", "seed", "direction", "items", "fixed against raw", "words x 1.1", "note"]
+    facts = ["task", "condition", "seed", "direction", "num_items"]
     rows: list[list[object]] = []
     for record in tables["checks"].to_dict("records"):
-        differences = [record[name] for name in ("gauge_difference", "control_difference")]
+        differences = [record["gauge_difference"], record["control_difference"]]
         cells = [None if pd.isna(difference) else difference for difference in differences]
-        rows.append([*(record.get(name) for name in names), *cells, "" if pd.isna(record["note"]) else record["note"]])
-    return [*header, "words x 1.1", "note"], rows
+        note = "" if pd.isna(record["note"]) else record["note"]
+        rows.append([*(record.get(name) for name in facts), *cells, note])
+    return header, rows
 
 
 def caveats(tables: Tables) -> list[str]:
@@ -326,7 +343,7 @@ def plot_shapley(shapley: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None
     ordered = pd.concat([of_score[~is_sum], of_score[is_sum]])
     kind = ordered["component"].eq(TOTAL).map({True: "sum", False: "component"})
     return _forest(
-        ordered.assign(place=ordered["component"].replace({TOTAL: SUM}), kind=kind),
+        ordered.assign(label=ordered["component"].replace({TOTAL: SUM}), kind=kind),
         {"component": ("a component", "circle", COLOURS[0]), "sum": ("their sum", "diamond", COLOURS[1])},
         AXES[score],
     )
@@ -338,61 +355,73 @@ def plot_random_changes(singles: pd.DataFrame, score: str = LIKELIHOOD) -> Chart
     ``singles`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood or r2. Random
     changes have the range of all draws.
     """
-    defined = singles[(singles["score"] == score) & singles["change"].isin(list(ALONE)) & singles["value"].notna()]
-    is_drawn = defined["change"] != "transplant"
+    defined = singles[
+        (singles["score"] == score) & singles["change"].isin(list(MARKS_OF_CHANGES)) & singles["value"].notna()
+    ]
+    is_drawn = defined["change"] != TRANSPLANT
     bounds = {
         bound: defined[bound].where(~is_drawn, defined[extreme])
         for bound, extreme in (("low", "least"), ("high", "greatest"))
     }
     components = defined["component"].replace({TOTAL: "all together"})
     return _forest(
-        defined.assign(place=components, kind=defined["change"], **bounds),
-        ALONE,
+        defined.assign(label=components, kind=defined["change"], **bounds),
+        MARKS_OF_CHANGES,
         f"change of {AXES[score]}",
-        is_apart=True,
+        is_dodged=True,
     )
 
 
-def _forest(
-    estimates: pd.DataFrame, kinds: Mapping[str, tuple[str, str, str]], title: str, *, is_apart: bool = False
-) -> Chart | None:
-    """A panel per task and regime, a line per place: estimates with their intervals; two panels beside each other.
+MAX_FOREST_WIDTH = 420
+"""Pixels of a single panel, which is not wider than it needs to be."""
+LETTER_WIDTH = 6.2
+"""Pixels of a letter of a label, on average."""
 
-    ``is_apart``: the kinds of one place stand below one another.
+
+def _forest(
+    estimates: pd.DataFrame, kinds: Mapping[str, tuple[str, str, str]], title: str, *, is_dodged: bool = False
+) -> Chart | None:
+    """A panel per task and regime, a line per ``label``: estimates with their intervals; two panels side by side.
+
+    ``kinds``: value of the column ``kind`` to what the legend says, its shape and its colour. ``is_dodged``: the kinds
+    of one label stand below one another.
     """
     if not (estimates["value"].fillna(0) != 0).any():
         return None
     present = {kind: kinds[kind] for kind in kinds if (estimates["kind"] == kind).any()}
-    labels, shapes, colours = zip(*present.values(), strict=True)
-    places = list(dict.fromkeys(estimates["place"]))
-    label_width = 6.2 * max(map(len, places)) + 16
+    legend_texts, shapes, colours = zip(*present.values(), strict=True)
+    labels = list(dict.fromkeys(estimates["label"]))
     groups = list(estimates.groupby(PANEL, sort=False))
-    columns = min(len(groups), 2)
-    width = (WIDTH - label_width - 24 * (columns - 1)) / columns if columns > 1 else min(WIDTH - label_width, 420)
-    size = {"width": width, "height": len(places) * (13 * len(present) + 8 if is_apart else 19)}
-    hue, marks = (altair.Scale(domain=list(labels), range=list(values)) for values in (colours, shapes))
-    legend = altair.Legend(title=None, columns=1 if max(map(len, labels)) > 30 else 3)
+    num_columns = min(len(groups), 2)
+    room = WIDTH - (LETTER_WIDTH * max(map(len, labels)) + 16)
+    width = (room - 24 * (num_columns - 1)) / num_columns if num_columns > 1 else min(room, MAX_FOREST_WIDTH)
+    size = {"width": width, "height": len(labels) * (13 * len(present) + 8 if is_dodged else 19)}
+    hue = altair.Scale(domain=list(legend_texts), range=list(colours))
+    marks = altair.Scale(domain=list(legend_texts), range=list(shapes))
+    legend = altair.Legend(title=None, columns=1 if max(map(len, legend_texts)) > 30 else 3)
     shape = altair.Shape("what:N", scale=marks, legend=legend)
+    # Beside the task, a panel's title names what is not the same in all panels.
     varying = [i for i, name in enumerate(PANEL) if name != "task" and len({key[i] for key, _ in groups}) > 1]
-    shift = {"yOffset": altair.YOffset("what:N", scale=altair.Scale(domain=list(labels)))} if is_apart else {}
+    dodge = altair.YOffset("what:N", scale=altair.Scale(domain=list(legend_texts))) if is_dodged else None
     charts = []
     for i, (key, panel_estimates) in enumerate(groups):
         bounds = zip(panel_estimates["low"], panel_estimates["high"], strict=True)
         data = panel_estimates.assign(
-            what=panel_estimates["kind"].map({kind: label for kind, (label, *_) in present.items()}),
+            what=panel_estimates["kind"].map({kind: legend_text for kind, (legend_text, *_) in present.items()}),
             interval=["none" if pd.isna(low) else f"{low:+.4g} to {high:+.4g}" for low, high in bounds],
         )
-        axis = altair.Axis(labels=i % columns == 0, domain=False, ticks=False, labelLimit=320)
-        x = altair.X("value:Q", title=title if i + columns >= len(groups) else None, axis=altair.Axis(tickCount=4))
-        base = altair.Chart(data_of(data, ["place", "what", "value", "low", "high", "interval"])).encode(
-            y=altair.Y("place:N", sort=places, title=None, scale=altair.Scale(domain=places), axis=axis),
+        is_first_column, is_last_row = i % num_columns == 0, i + num_columns >= len(groups)
+        axis = altair.Axis(labels=is_first_column, domain=False, ticks=False, labelLimit=320)
+        x = altair.X("value:Q", title=title if is_last_row else None, axis=altair.Axis(tickCount=4))
+        base = altair.Chart(data_of(data, ["label", "what", "value", "low", "high", "interval"])).encode(
+            y=altair.Y("label:N", sort=labels, title=None, scale=altair.Scale(domain=labels), axis=axis),
             color=altair.Color("what:N", scale=hue, legend=legend),
-            tooltip=tips(place="component", what="what", value=(title, "+.4g"), interval="interval"),
-            **shift,
+            tooltip=tips(label="component", what="what", value=(title, "+.4g"), interval="interval"),
+            **({"yOffset": dodge} if is_dodged else {}),
         )
         dots = base.mark_point(filled=True, size=36, opacity=1).encode(x=x, shape=shape)
         notes = [f"seeds: {panel_estimates['num_seeds'].iloc[0]}", *(str(key[j]) for j in varying)]
         head = altair.Title(f"{key[PANEL.index('task')]}", subtitle=notes, limit=width)
         layers = [*around_zero(altair.Undefined, float("nan")), *intervals(base, x), dots]
         charts.append(altair.layer(*layers, title=head, **size))
-    return panels(charts, columns)
+    return panels(charts, num_columns)

@@ -82,23 +82,32 @@ class Components:
 
     def place(self, coalition: int) -> dict[str, tuple[Indices | None, Array]]:
         """What every parameter holds when the players of a coalition are tuned and the rest from before."""
-        added: dict[str, list[tuple[Indices | None, Array]]] = {}
+        terms: dict[str, list[tuple[Indices | None, Array]]] = {}
         for i, player in enumerate(self.players):
             for part in player.parts:
-                values = part.after if coalition >> i & 1 else part.before
-                added.setdefault(part.parameter, []).append((part.rows, values))
-        placed: dict[str, tuple[Indices | None, Array]] = {}
-        for parameter, parts in added.items():
-            rows = [row_ids for row_ids, _ in parts if row_ids is not None]
-            if not rows:
-                placed[parameter] = None, parts[0][1][0]
-                continue
-            all_rows = np.unique(np.concatenate(rows))
-            total = np.zeros((len(all_rows), parts[0][1].shape[1]))
-            for row_ids, (_, values) in zip(rows, parts, strict=True):
-                total[np.searchsorted(all_rows, row_ids)] += values
-            placed[parameter] = all_rows, total
-        return placed
+                values = part.after if has_player(coalition, i) else part.before
+                terms.setdefault(part.parameter, []).append((part.rows, values))
+        return {parameter: _add_terms(parameter_terms) for parameter, parameter_terms in terms.items()}
+
+
+def has_player(coalition: int, i: int) -> bool:
+    """Whether player ``i`` is in a coalition, a number of which each bit is a player."""
+    return bool(coalition >> i & 1)
+
+
+def _add_terms(terms: Sequence[tuple[Indices | None, Array]]) -> tuple[Indices | None, Array]:
+    """What one parameter holds, an entry of a Placement, from what each player's part puts into rows of it."""
+    rows_of_terms = [rows for rows, _ in terms if rows is not None]
+    if not rows_of_terms:  # a vector is the only part of its parameter
+        _, vector = terms[0]
+        return None, vector[0]
+    all_rows = np.unique(np.concatenate(rows_of_terms))
+    values_of_terms = [values for _, values in terms]
+    width = values_of_terms[0].shape[1]
+    sums = np.zeros((len(all_rows), width))
+    for rows, values in zip(rows_of_terms, values_of_terms, strict=True):
+        sums[np.searchsorted(all_rows, rows)] += values
+    return all_rows, sums
 
 
 def all_components(
@@ -131,7 +140,8 @@ def raw_components(before: Mapping[str, Array], after: Mapping[str, Array], used
     """
     players = []
     for table, rows in used.items():
-        untuned, tuned = (np.asarray(state[table][rows], np.float64) for state in (before, after))
+        untuned = np.asarray(before[table][rows], np.float64)
+        tuned = np.asarray(after[table][rows], np.float64)
         players.append(Player(PLAYER[table], (Part(table, rows, untuned, tuned),)))
     return all_components(players, before, after, used)
 
@@ -152,15 +162,15 @@ def perturbed(components: Components, coalition: int, kind: str, generator: np.r
     rotations: dict[int, RandomRotation] = {}
     if kind == ROTATED:
         # One for all, but where rows are narrower than the LayerNorm after their projection (DeBERTa-v2).
-        sizes = dict.fromkeys(part.before.shape[1] for player in components.players for part in player.parts)
-        rotations = {size: RandomRotation(size, generator) for size in sizes}
+        widths = dict.fromkeys(part.before.shape[1] for player in components.players for part in player.parts)
+        rotations = {width: RandomRotation(width, generator) for width in widths}
 
     def changed(part: Part) -> Part:
         rotation = rotations.get(part.before.shape[1])
         return randomised(part, generator) if rotation is None else rotation.turned(part)
 
     players = [
-        replace(player, parts=tuple(map(changed, player.parts))) if coalition >> i & 1 else player
+        replace(player, parts=tuple(map(changed, player.parts))) if has_player(coalition, i) else player
         for i, player in enumerate(components.players)
     ]
     return replace(components, players=tuple(players))
@@ -169,11 +179,12 @@ def perturbed(components: Components, coalition: int, kind: str, generator: np.r
 def randomised(part: Part, generator: np.random.Generator) -> Part:
     """The part with each row moved from ``before`` as far as it was, in a direction drawn at random."""
     change = part.after - part.before
-    drawn = generator.standard_normal(change.shape)
+    directions = generator.standard_normal(change.shape)
     if part.is_centred:
-        drawn -= drawn.mean(axis=1, keepdims=True)
-    lengths, target_lengths = (np.linalg.norm(rows, axis=1, keepdims=True) for rows in (drawn, change))
-    return replace(part, after=part.before + drawn * (target_lengths / lengths))
+        directions -= directions.mean(axis=1, keepdims=True)
+    lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+    target_lengths = np.linalg.norm(change, axis=1, keepdims=True)
+    return replace(part, after=part.before + directions * (target_lengths / lengths))
 
 
 class RandomRotation:
@@ -224,23 +235,25 @@ def fixed_components(
     centres = measure_centres([Snapshot(0, 0, before), Snapshot(1, 0, after)], _main_corpus(corpus, groups))
     used = used_rows(scored)
     untuned, tuned = (_fix(state, centre, groups, used) for state, centre in zip((before, after), centres, strict=True))
-    players, inseparable = [], []
+    players, inseparable_parts = [], []
     for name, rows in used.items():
         is_main = groups[name][rows] == 0
-        separable, joint = (
-            Part(name, rows[is_chosen], untuned[name][is_chosen], tuned[name][is_chosen], is_centred=True)
-            for is_chosen in (is_main, ~is_main)
+        separable_part, inseparable_part = (
+            Part(name, rows[mask], untuned[name][mask], tuned[name][mask], is_centred=True)
+            for mask in (is_main, ~is_main)
         )
-        players.append(Player(PLAYER[name], (separable,), _why_still([name], before, after, separable, joint)))
-        inseparable += [joint] if len(joint.before) else []
+        players.append(
+            Player(PLAYER[name], (separable_part,), _why_still([name], before, after, separable_part, inseparable_part))
+        )
+        inseparable_parts += [inseparable_part] if len(inseparable_part.before) else []
     stillness = _why_still(used, before, after)
-    players += [Player(INSEPARABLE, tuple(inseparable), stillness)] if inseparable else []
+    if inseparable_parts:
+        players.append(Player(INSEPARABLE, tuple(inseparable_parts), stillness))
     # A token has one row of each table, so that an offset of all rows of one is in every sum once.
     last_table = list(used)[-1]
-    offsets = [centre.offset[None] for centre in centres]
-    players.append(
-        Player(OFFSET, (Part(last_table, used[last_table], offsets[0], offsets[1], is_centred=True),), stillness)
-    )
+    offset_before, offset_after = (centre.offset[None] for centre in centres)
+    offset = Part(last_table, used[last_table], offset_before, offset_after, is_centred=True)
+    players.append(Player(OFFSET, (offset,), stillness))
     return all_components(players, before, after, used, [corpus.note] if corpus.note else [])
 
 
@@ -249,20 +262,20 @@ def _why_still(
     before: Mapping[str, Array],
     after: Mapping[str, Array],
     separable: Part | None = None,
-    joint: Part | None = None,
+    inseparable: Part | None = None,
 ) -> str:
     """The reason to give should a player of these tables not have moved; whether it has is not looked at here."""
     if all(np.array_equal(before[name], after[name]) for name in tables):
         return UNCHANGED
-    if separable is None or joint is None or len(separable.before) > 1:
+    if separable is None or inseparable is None or len(separable.before) > 1:
         return NOTHING_FIXED
-    return all_inseparable(len(separable.before)) if len(joint.before) else ONE_ROW
+    return all_inseparable(len(separable.before)) if len(inseparable.before) else ONE_ROW
 
 
 def used_rows(scored: Design) -> dict[str, Indices]:
     """Table to the rows that any token uses, ascending."""
-    columns = zip(scored.tables, scored.combinations.T, strict=True)
-    return {name: np.unique(column).astype(np.intp) for name, column in columns}
+    rows_of_tables = zip(scored.tables, scored.combinations.T, strict=True)
+    return {name: np.unique(rows).astype(np.intp) for name, rows in rows_of_tables}
 
 
 def joint_groups(corpus: ReferenceCorpus, scored: Design, num_rows: Mapping[str, int]) -> dict[str, GroupLabels]:
@@ -274,10 +287,13 @@ def joint_groups(corpus: ReferenceCorpus, scored: Design, num_rows: Mapping[str,
     designs = [design for design in (corpus.design, scored) if design is not None]
     combinations = np.concatenate([design.combinations for design in designs]).astype(np.int32)
     counts = np.concatenate([design.counts for design in designs]).astype(np.int64)
-    groups, first_table = label_groups(Design(scored.tables, combinations, counts), num_rows), scored.tables[0]
+    groups = label_groups(Design(scored.tables, combinations, counts), num_rows)
+    # Each token has one row of the first table, so that its rows' frequencies count the tokens of a group.
+    first_table = scored.tables[0]
     is_used = groups[first_table] >= 0
     num_tokens = np.bincount(groups[first_table][is_used], corpus.frequencies[first_table][is_used]).astype(np.float64)
-    trained_groups = [group for group in np.flatnonzero(num_tokens).tolist() if group != int(np.argmax(num_tokens))]
+    main_group = int(np.argmax(num_tokens))
+    trained_groups = [group for group in np.flatnonzero(num_tokens).tolist() if group != main_group]
     return {
         name: np.where(np.isin(labels, trained_groups) & (name in scored.tables[:2]), labels + 1, 0)
         for name, labels in groups.items()
@@ -289,9 +305,11 @@ def _main_corpus(corpus: ReferenceCorpus, groups: Mapping[str, GroupLabels]) -> 
     frequencies = {name: np.where(groups[name] == 0, values, 0.0) for name, values in corpus.frequencies.items()}
     if corpus.design is not None:
         is_main = groups[corpus.tables[0]][corpus.design.combinations[:, 0]] == 0
-        columns = zip(corpus.tables, corpus.design.combinations[is_main].T, strict=True)
+        rows_of_tables = zip(corpus.tables, corpus.design.combinations[is_main].T, strict=True)
         counts = corpus.design.counts[is_main]
-        frequencies = {n: np.bincount(c, counts, len(frequencies[n])).astype(np.float64) for n, c in columns}
+        frequencies = {
+            name: np.bincount(rows, counts, len(frequencies[name])).astype(np.float64) for name, rows in rows_of_tables
+        }
     shares = {name: values / values.sum() for name, values in frequencies.items()}
     labels = {name: np.where(values > 0, 0, -1) for name, values in shares.items()}
     return replace(corpus, frequencies=shares, groups=labels, design=None)
@@ -309,9 +327,10 @@ def _fix(
     if len(used) == 1:
         return fixed
     first, second = list(used)[:2]
-    labels = [groups[name][used[name]] for name in (first, second)]
-    for group in np.unique(labels[1][labels[1] > 0]):
-        shift = fixed[second][labels[1] == group].mean(axis=0)
-        fixed[first][labels[0] == group] += shift
-        fixed[second][labels[1] == group] -= shift
+    first_groups = groups[first][used[first]]
+    second_groups = groups[second][used[second]]
+    for group in np.unique(second_groups[second_groups > 0]):  # 0 is the main group
+        shift = fixed[second][second_groups == group].mean(axis=0)
+        fixed[first][first_groups == group] += shift
+        fixed[second][second_groups == group] -= shift
     return fixed

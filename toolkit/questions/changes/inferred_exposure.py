@@ -33,24 +33,24 @@ Ints = NDArray[np.int32]
 
 EXPOSED, UNEXPOSED, UNTOLD = "exposed", "unexposed", "cannot tell"
 
-LEAST = 2.0**-100
+LEAST_VALUE = 2.0**-100
 """Values below it are left out: their products may be subnormal, where the spacing no longer follows the value."""
-SIZE = 2**23
-"""Significands of fp32."""
-MOST_VALUES = 2**21
+NUM_SIGNIFICANDS = 2**23
+"""Of fp32; it is also the distance, in bits, from a value to the one twice as large."""
+MAX_VALUES = 2**21
 """Values that a curve is drawn through, at most: their neighbours are 4 spacings of fp32 apart."""
-NOWHERE = -64 * SIZE
-"""What is left of a value that changed its sign or vanished: no curve reaches it."""
-TELLING = 10
-"""Values that would have left the curve if a row had moved by its misfit: random moves keep the order of so many
-neighbours about once in 2¹⁰ times."""
+OFF_EVERY_CURVE = -64 * NUM_SIGNIFICANDS
+"""Stands for what is left of a value that changed its sign or vanished: no curve reaches it."""
+LEAST_CONTRADICTING = 10
+"""Least number of values that would have left the curve if a row had moved by its misfit: random moves keep the order
+of so many neighbours about once in 2¹⁰ times."""
 LEAST_GAP = 10.0
 """How many times the greatest misfit of unexposed rows the least of exposed ones must have where a table has too few
 values for that. Among trained rows alone the largest gap was 3.5 in three runs, among decayed ones 1.3."""
 LEAST_COSINE = 0.5
 """Below it a row has so little in common with what it was that it was rather re-initialised, or given to another token,
 than trained. Rows of two unrelated words of a BERT share a mean direction, and may have a cosine of .4 or so."""
-LEAST_APART = 1.2
+LEAST_MISFIT_RATIO = 1.2
 """How many times the greatest misfit of all other rows the least of exposed ones must have in every table. It was below
 .8 in every table of which a row would have been named falsely, and 1.8 or more in all that are told
 (experiments/exposure_cases.py)."""
@@ -75,65 +75,66 @@ class Curve:
     Both are bits of fp32 over the power of two of the value before, which keep the order of the numbers.
     """
 
-    places: Ints
-    """The significands that it was drawn through, ascending."""
+    significands: Ints
+    """Those that it was drawn through, ascending."""
     least: Ints
-    """(places + 1,) what is left at least from each of them on; first, below all of them."""
+    """(significands + 1,) what is left at least from each of them on; first, below all of them."""
     most: Ints
-    """(places + 1,) what is left at most up to each of them; last, above all of them."""
+    """(significands + 1,) what is left at most up to each of them; last, above all of them."""
     slack: int
     """Spacings of fp32 by which a value may be off it."""
     misfit: float
     """Greatest misfit of the rows that it was drawn through."""
 
     @classmethod
-    def through(cls, places: Ints, left: Ints, slack: int, misfit: float = 0.0) -> "Curve | None":
+    def through(cls, significands: Ints, remaining: Ints, slack: int, misfit: float = 0.0) -> "Curve | None":
         """The curve through some values; None where they keep to none."""
-        distinct, first_index, index_of = np.unique(places, return_index=True, return_inverse=True)
-        curve = left[first_index]
-        if not len(distinct) or (np.abs(curve[index_of] - left) > slack).any():
-            return None
+        distinct, first_index, index_of = np.unique(significands, return_index=True, return_inverse=True)
+        curve = remaining[first_index]
+        if not len(distinct) or (np.abs(curve[index_of] - remaining) > slack).any():
+            return None  # one significand, and more than one remainder
         # Below the first known significand lies the last one of the power of two below, and so on.
-        below, above = curve[-1] - np.int32(SIZE), curve[0] + np.int32(SIZE)
+        below, above = curve[-1] - np.int32(NUM_SIGNIFICANDS), curve[0] + np.int32(NUM_SIGNIFICANDS)
         low_bounds = np.maximum.accumulate(np.concatenate([[below], curve]))
         if (curve < low_bounds[1:] - slack).any():
             return None
         high_bounds = np.minimum.accumulate(np.concatenate([curve, [above]])[::-1])[::-1]
         return cls(distinct, low_bounds, high_bounds, slack, misfit)
 
-    def bounds(self, places: Ints) -> tuple[Ints, Ints]:
+    def bounds(self, significands: Ints) -> tuple[Ints, Ints]:
         """What is left of some significands, at least and at most."""
-        return (
-            self.least[np.searchsorted(self.places, places, "right")],
-            self.most[np.searchsorted(self.places, places)],
-        )
+        least = self.least[np.searchsorted(self.significands, significands, "right")]
+        most = self.most[np.searchsorted(self.significands, significands)]
+        return least, most
 
     @cached_property
     def shares(self) -> Array:
-        """(places,) what is left of each significand, as a share of it."""
-        bits = self.least[1:] + np.int32(127 << 23)
-        return np.asarray(bits.view(np.float32).astype(np.float64) / (1 + self.places / SIZE))
+        """(significands,) what is left of each significand, as a share of it."""
+        bits = self.least[1:] + np.int32(127 << 23)  # fp32 of a number in [1, 2), whose exponent is stored as 127
+        return np.asarray(bits.view(np.float32).astype(np.float64) / (1 + self.significands / NUM_SIGNIFICANDS))
 
     @cached_property
     def is_identity(self) -> bool:
         """Whether it leaves every value as it was."""
-        return bool((self.least[1:] == self.places).all())
+        return bool((self.least[1:] == self.significands).all())
 
     def num_closer(self, share: float) -> int:
         """How many neighbours are closer to one another than a share of them: they can contradict a move of it."""
-        return int(np.count_nonzero(np.diff(self.places) <= share * SIZE))
+        return int(np.count_nonzero(np.diff(self.significands) <= share * NUM_SIGNIFICANDS))
 
 
-def significands(before: Array, after: Array) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+def split_values(before: Array, after: Array) -> tuple[Ints, Ints, NDArray[np.bool_]]:
     """Of values (rows, columns): significands before, what is left of them, and which values are of use.
 
     A value near 0 is of none: its products may be subnormal.
     """
-    is_usable = np.abs(before) >= LEAST
+    is_usable = np.abs(before) >= LEAST_VALUE
     bits_before = np.abs(before).astype(np.float32).view(np.int32)
-    remaining = np.abs(after).astype(np.float32).view(np.int32) - ((bits_before >> 23) << 23)
-    remaining[(before < 0) != (after < 0)] = NOWHERE
-    return bits_before & np.int32(SIZE - 1), np.clip(remaining, NOWHERE, -NOWHERE), is_usable
+    significands = bits_before & np.int32(NUM_SIGNIFICANDS - 1)
+    power_of_two = (bits_before >> 23) << 23  # the bits of the exponent alone
+    remaining = np.abs(after).astype(np.float32).view(np.int32) - power_of_two
+    remaining[(before < 0) != (after < 0)] = OFF_EVERY_CURVE
+    return significands, np.clip(remaining, OFF_EVERY_CURVE, -OFF_EVERY_CURVE), is_usable
 
 
 @dataclass
@@ -146,12 +147,15 @@ class _Table:
     norms: Array
     """(rows,) ‖Δ‖."""
     factors: Array
+    """(rows,) s, the factor with which s·E⁰ comes nearest to Eᵗ; NaN of a row of zeros."""
     misfits: Array
+    """(rows,) ‖Eᵗ - s·E⁰‖ / ‖E⁰‖."""
     is_related: NDArray[np.bool_]
     """(rows,) rows that were not 0 and still have something in common with what they were."""
     refused: str
     curve: Curve | None = None
-    found: NDArray[np.object_] = field(init=False)
+    exposure: NDArray[np.object_] = field(init=False)
+    """(rows,) EXPOSED, UNEXPOSED or UNTOLD."""
     num_leaving: NDArray[np.int64] = field(init=False)
     """(rows,) values that leave the curve."""
     gap: tuple[float, float] = (math.nan, math.nan)
@@ -159,7 +163,7 @@ class _Table:
 
     def __post_init__(self) -> None:
         num_rows = self.pair.shape[0]
-        self.found, self.num_leaving = np.full(num_rows, UNTOLD, dtype=object), np.zeros(num_rows, np.int64)
+        self.exposure, self.num_leaving = np.full(num_rows, UNTOLD, dtype=object), np.zeros(num_rows, np.int64)
 
     @property
     def is_apart(self) -> bool:
@@ -168,24 +172,28 @@ class _Table:
         Where none is exposed, all must be unexposed.
         """
         greatest, least = self.gap
-        if least != least:
-            return not (self.found[self.is_related] == UNTOLD).any()
-        share = self.num_leaving[self.found == EXPOSED].min() / self.pair.shape[1]
-        return not least < LEAST_APART * greatest or share >= LEAST_LEAVING
+        if math.isnan(least):
+            return not (self.exposure[self.is_related] == UNTOLD).any()
+        share = self.num_leaving[self.exposure == EXPOSED].min() / self.pair.shape[1]
+        return not least < LEAST_MISFIT_RATIO * greatest or share >= LEAST_LEAVING
 
     @property
     def is_certain(self) -> bool:
         """Whether the unexposed rows are more than a curve that happens to go through a few trained ones."""
         greatest, least = self.gap
-        if self.curve is None or not (self.found == UNEXPOSED).any():
+        if self.curve is None or not (self.exposure == UNEXPOSED).any():
             return False
-        would_contradict = self.curve.is_identity or self.curve.num_closer(self.curve.misfit) >= TELLING
+        would_contradict = self.curve.is_identity or self.curve.num_closer(self.curve.misfit) >= LEAST_CONTRADICTING
         return would_contradict or least >= LEAST_GAP * max(greatest, unit_roundoff(FORMATS["fp32"]))
 
 
-def _survey(pair: Pair, among: NDArray[np.bool_] | None) -> _Table:
-    """One pass over a table: how far each row moved, the factor nearest to that and its misfit; or why it's refused."""
-    num_rows, finder = pair.shape[0], FormatFinder()
+def _survey(pair: Pair, may_draw: NDArray[np.bool_] | None) -> _Table:
+    """One pass over a table: how far each row moved, the factor nearest to that and its misfit; or why it's refused.
+
+    ``may_draw``: (rows,) the rows that a curve may be drawn through; None: all.
+    """
+    num_rows = pair.shape[0]
+    finder = FormatFinder()
     squares, norms, factors, misfits, cosines = (np.full(num_rows, np.nan) for _ in range(5))
     for rows, a, b in pair.blocks():
         finder.add(b)
@@ -203,12 +211,12 @@ def _survey(pair: Pair, among: NDArray[np.bool_] | None) -> _Table:
         lengths = np.sqrt(squares[rows] * np.vecdot(b, b))
         cosines[rows] = np.divide(np.vecdot(a, b), lengths, out=np.full(len(a), -1.0), where=lengths > 0)
     is_related, has_moved = cosines >= LEAST_COSINE, norms > 0
-    is_related &= True if among is None else among
+    is_related &= True if may_draw is None else may_draw
     refusal = ""
     if not has_moved.any():
         refusal = "no value of it differs: frozen, or never trained, so that nothing shows which rows texts used"
-    elif finder.found.name in HALF_FORMATS:
-        refusal = f"its new values fit {finder.found.name}: what would tell is rounded away"
+    elif finder.format.name in HALF_FORMATS:
+        refusal = f"its new values fit {finder.format.name}: what would tell is rounded away"
     elif (has_moved & is_related).sum() < has_moved.sum() / 2:
         refusal = (
             "most of the rows that moved have nothing in common with those before: another vocabulary, a new table, or "
@@ -218,14 +226,14 @@ def _survey(pair: Pair, among: NDArray[np.bool_] | None) -> _Table:
 
 
 def _values(table: _Table, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
-    """Significands and what is left of them, of some rows, evenly thinned to MOST_VALUES."""
-    chosen = np.sort(rows[:: math.ceil(len(rows) * table.pair.shape[1] / MOST_VALUES)])
+    """Significands and what is left of them, of some rows, evenly thinned to MAX_VALUES."""
+    stride = math.ceil(len(rows) * table.pair.shape[1] / MAX_VALUES)
     chunks = []
-    for _, a, b in table.pair.blocks(chosen):
-        places, remaining, is_usable = significands(a, b)
-        chunks.append((places[is_usable], remaining[is_usable]))
-    places, remaining = (np.concatenate(chunk) for chunk in zip(*chunks, strict=True))
-    return places, remaining
+    for _, a, b in table.pair.blocks(np.sort(rows[::stride])):
+        significands, remaining, is_usable = split_values(a, b)
+        chunks.append((significands[is_usable], remaining[is_usable]))
+    significands, remaining = (np.concatenate(chunk) for chunk in zip(*chunks, strict=True))
+    return significands, remaining
 
 
 def _draw_curve(table: _Table, slack: int) -> tuple[Curve | None, Ints, Ints]:
@@ -234,54 +242,66 @@ def _draw_curve(table: _Table, slack: int) -> tuple[Curve | None, Ints, Ints]:
     rows = rows[np.argsort(table.misfits[rows], kind="stable")]
     logs = np.log(np.maximum(table.misfits[rows], unit_roundoff(FORMATS["fp32"])))
     # The largest gap of log misfits is nearly always the place. Else from the first row on, as far as it goes.
-    below_gap = int(np.argmax(np.diff(logs))) + 1 if len(rows) > 1 else 1
-    values = _values(table, rows[:below_gap])
-    curve, count = Curve.through(*values, slack, float(table.misfits[rows[below_gap - 1]])), 1
-    while curve is None or 1 < count < below_gap:
-        more_values = _values(table, rows[:count])
-        more = Curve.through(*more_values, slack, float(table.misfits[rows[count - 1]]))
-        if more is None:
-            break
-        curve, values, count = more, more_values, 2 * count
+    num_below_gap = int(np.argmax(np.diff(logs))) + 1 if len(rows) > 1 else 1
+    values, curve = _curve_through(table, rows[:num_below_gap], slack)
+    if curve is None:
+        num_rows = 1
+        while num_rows == 1 or num_rows < num_below_gap:
+            more_values, wider_curve = _curve_through(table, rows[:num_rows], slack)
+            if wider_curve is None:
+                break
+            values, curve = more_values, wider_curve
+            num_rows *= 2
     return curve, *values
+
+
+def _curve_through(table: _Table, rows: NDArray[np.intp], slack: int) -> tuple[tuple[Ints, Ints], Curve | None]:
+    """The values of some rows, in the order of their misfits, and the curve through them, if they keep to one."""
+    values = _values(table, rows)
+    return values, Curve.through(*values, slack, float(table.misfits[rows[-1]]))
 
 
 def _judge_rows(table: _Table, curve: Curve) -> None:
     """Set which rows training exposed (one of their values leaves the curve), and the gap to the others' misfits."""
-    table.curve, slack = curve, curve.slack
+    table.curve = curve
+    slack = curve.slack
     for rows, a, b in table.pair.blocks():
-        places, remaining, is_usable = significands(a, b)
-        low, high = curve.bounds(places)
+        significands, remaining, is_usable = split_values(a, b)
+        low, high = curve.bounds(significands)
         num_leaving = (is_usable & ((remaining < low - slack) | (remaining > high + slack))).sum(axis=1)
         misfits, has_moved = np.nan_to_num(table.misfits[rows]), table.norms[rows] > 0
-        would_leave = (is_usable & ((high - low + 2 * slack) <= SIZE * misfits[:, None])).sum(axis=1)
+        # Values that could not keep to the curve, had they moved by as much as the row's misfit is.
+        num_would_leave = (is_usable & ((high - low + 2 * slack) <= NUM_SIGNIFICANDS * misfits[:, None])).sum(axis=1)
+        is_certain = (misfits <= curve.misfit) | (num_would_leave >= LEAST_CONTRADICTING) | ~has_moved
         findings = np.full(len(rows), UNTOLD, dtype=object)
         findings[(num_leaving > 0) & has_moved & table.is_related[rows]] = EXPOSED
-        findings[(num_leaving == 0) & ((misfits <= curve.misfit) | (would_leave >= TELLING) | ~has_moved)] = UNEXPOSED
+        findings[(num_leaving == 0) & is_certain] = UNEXPOSED
         findings[has_moved & (table.squares[rows] == 0)] = EXPOSED  # decay leaves a 0 what it is
-        table.found[rows], table.num_leaving[rows] = findings, num_leaving
-    is_exposed = table.found == EXPOSED
-    other_misfits, exposed_misfits = (
-        pd.Series(table.misfits)[mask] for mask in (table.is_related & ~is_exposed, is_exposed)
-    )
-    table.gap = float(other_misfits.max()), float(exposed_misfits.min())
+        table.exposure[rows] = findings
+        table.num_leaving[rows] = num_leaving
+    is_exposed = table.exposure == EXPOSED
+    misfits = pd.Series(table.misfits)
+    table.gap = float(misfits[table.is_related & ~is_exposed].max()), float(misfits[is_exposed].min())
 
 
-def tell_rows(pairs: Sequence[Pair], among: NDArray[np.bool_] | None = None) -> list[_Table]:
+def tell_rows(pairs: Sequence[Pair], may_draw: NDArray[np.bool_] | None = None) -> list[_Table]:
     """Judge of every row of one model's tables whether training exposed it.
 
-    ``among``: (rows,) the rows that curves may be drawn through; None: all that are related.
+    Values must keep to the curve exactly; where no table is certain then, up to ROUNDINGS spacings.
+    ``may_draw``: (rows,) the rows that curves may be drawn through; None: all that are related.
     """
-    tables = [_survey(pair, among) for pair in pairs]
+    tables = [_survey(pair, may_draw) for pair in pairs]
     usable = [table for table in tables if not table.refused]
     for slack in (0, ROUNDINGS):
         drawn = [(table, *_draw_curve(table, slack)) for table in usable]
-        values = [values for _, curve, *values in drawn if curve is not None]
+        curves_with_values = [(curve, values) for _, curve, *values in drawn if curve is not None]
         # One optimizer decays all tables alike, as a rule: together they draw a closer curve.
         common_curve = None
-        if len(values) > 1:
-            places, remaining = (np.concatenate(chunk) for chunk in zip(*values, strict=True))
-            common_curve = Curve.through(places, remaining, slack, max(curve.misfit for _, curve, *_ in drawn if curve))
+        if len(curves_with_values) > 1:
+            values_by_table = [values for _, values in curves_with_values]
+            significands, remaining = (np.concatenate(chunk) for chunk in zip(*values_by_table, strict=True))
+            misfit = max(curve.misfit for curve, _ in curves_with_values)
+            common_curve = Curve.through(significands, remaining, slack, misfit)
         word_curve = next((curve for table, curve, *_ in drawn if table.pair.parameter == TABLES[0]), None)
         for table, curve, *_ in drawn:
             is_words = table.pair.parameter == TABLES[0]
@@ -292,9 +312,13 @@ def tell_rows(pairs: Sequence[Pair], among: NDArray[np.bool_] | None = None) -> 
         certain_curves = [table.curve for table in usable if table.is_certain]
         for table in usable:
             is_certain = any(table.curve is curve for curve in certain_curves)
-            table.refused = "" if is_certain and table.is_apart else OVERLAP if is_certain else UNKNOWN_CAUSE
+            if not is_certain:
+                table.refused = UNKNOWN_CAUSE
+            else:
+                table.refused = "" if table.is_apart else OVERLAP
             if table.refused:
-                table.found[:], table.curve = UNTOLD, None
+                table.exposure[:] = UNTOLD
+                table.curve = None
             if not is_certain:
                 table.gap = math.nan, math.nan
         if certain_curves:
@@ -333,6 +357,7 @@ class InferredExposure(Described):
         return float(len(self._exposed("token_type_embeddings"))) or math.nan
 
     def _exposed(self, parameter: str) -> "pd.Series[Any]":
+        """The numbers of a table's exposed rows."""
         return self.rows[(self.rows["parameter"] == parameter) & (self.rows["exposure"] == EXPOSED)]["row"]
 
     def facts(self) -> dict[str, str]:
@@ -340,16 +365,15 @@ class InferredExposure(Described):
         statements = {}
         for table in self.tables.itertuples():
             counts = f"{table.num_exposed_rows:,} of {table.num_rows:,} rows exposed ({table.num_untold_rows:,} untold)"
-            unexposed_misfits = f", of others to {table.misfit_unexposed:.2g}" * (
-                table.misfit_unexposed == table.misfit_unexposed
-            )
-            misfits = f"; misfits of exposed rows from {table.misfit_exposed:.2g}{unexposed_misfits}"
-            statements[table.parameter] = (table.reason or counts) + misfits * (
-                table.misfit_exposed == table.misfit_exposed
-            )
-        if self.longest_text == self.longest_text:
+            statement = table.reason or counts
+            if not math.isnan(table.misfit_exposed):
+                statement += f"; misfits of exposed rows from {table.misfit_exposed:.2g}"
+                if not math.isnan(table.misfit_unexposed):
+                    statement += f", of others to {table.misfit_unexposed:.2g}"
+            statements[table.parameter] = statement
+        if not math.isnan(self.longest_text):
             statements["longest text"] = f"{self.longest_text:,.0f} tokens"
-        if self.num_segments == self.num_segments:
+        if not math.isnan(self.num_segments):
             statements["segments"] = f"{self.num_segments:.0f}"
         told_tables = self.tables[self.tables["reason"] == ""]
         if len(told_tables):
@@ -449,39 +473,37 @@ def find_ancestral_rows(checkpoints: Sequence[str | Path]) -> pd.DataFrame:
 
 def ancestral_rows_of(trajectory: Trajectory) -> pd.DataFrame:
     """As :func:`find_ancestral_rows`, of the snapshots of a trajectory, whatever their order."""
-    snapshots, names = trajectory.snapshots, [parameter for parameter in TABLES if parameter in trajectory.parameters]
-    is_alike: dict[str, NDArray[np.bool_]] = {
-        name: np.zeros((len(snapshots), len(snapshots), len(snapshots[0].tensors[name])), np.bool_) for name in names
-    }
+    snapshots = trajectory.snapshots
+    names = [parameter for parameter in TABLES if parameter in trajectory.parameters]
+    is_alike: dict[str, NDArray[np.bool_]] = {}  # (models, models, rows): whether two hold a row alike
+    for name in names:
+        num_rows = len(snapshots[0].tensors[name])
+        is_alike[name] = np.zeros((len(snapshots), len(snapshots), num_rows), np.bool_)
     refusals: dict[str, list[str]] = {name: [] for name in names}
     for i, j in combinations(range(len(snapshots)), 2):
         for table in tell_rows([Pair(snapshots[i], snapshots[j], name) for name in names]):
             name, is_same = table.pair.parameter, table.norms == 0
-            is_alike[name][i, j] = is_same if table.refused else table.found == UNEXPOSED
+            is_alike[name][i, j] = is_same if table.refused else table.exposure == UNEXPOSED
             if table.refused and not is_same.all():
                 refusals[name].append(f"{snapshots[i].name} and {snapshots[j].name}: {table.refused}")
+    model_names = [snapshot.name for snapshot in snapshots]
     tables = []
     for name in names:
+        # Few patterns of who holds a row like whom stand for thousands of rows: each is put into words once.
         patterns, pattern_of_row = np.unique(is_alike[name], axis=2, return_inverse=True)
-        shared = np.array(
-            [_groups(pattern, [snapshot.name for snapshot in snapshots]) for pattern in np.moveaxis(patterns, 2, 0)],
-            object,
-        )
-        tables.append(
-            _row_names(trajectory, name, len(pattern_of_row)).assign(
-                shared_by=shared[pattern_of_row], reason="; ".join(refusals[name])
-            )
-        )
+        groups = [_name_groups(pattern, model_names) for pattern in np.moveaxis(patterns, 2, 0)]
+        rows = _row_names(trajectory, name, len(pattern_of_row))
+        shared_by = np.array(groups, object)[pattern_of_row]
+        tables.append(rows.assign(shared_by=shared_by, reason="; ".join(refusals[name])))
     return pd.concat(tables, ignore_index=True)
 
 
-def _groups(alike: NDArray[np.bool_], names: Sequence[str]) -> str:
+def _name_groups(alike: NDArray[np.bool_], names: Sequence[str]) -> str:
     """The names of the models that hold a row alike, group by group; ``alike``: (models, models) which two do."""
-    _, group_of_model = connected_components(alike, directed=False)
-    groups = [
-        [name for name, number in zip(names, group_of_model, strict=True) if number == k]
-        for k in range(group_of_model.max() + 1)
-    ]
+    num_groups, group_of_model = connected_components(alike, directed=False)
+    groups: list[list[str]] = [[] for _ in range(num_groups)]
+    for name, group in zip(names, group_of_model, strict=True):
+        groups[group].append(name)
     return "; ".join(", ".join(members) for members in groups if len(members) > 1)
 
 
@@ -489,34 +511,33 @@ def infer_from(trajectory: Trajectory, notes: tuple[str, ...] = ()) -> InferredE
     """As :func:`infer_exposure`, from the first and the last snapshot of a trajectory."""
     before, after = trajectory.snapshots[0], trajectory.snapshots[-1]
     tables = tell_rows([Pair(before, after, name) for name in TABLES if name in trajectory.parameters])
-    inferred = {table.pair.parameter: np.asarray(table.found, dtype=str) for table in tables if not table.refused}
+    inferred = {table.pair.parameter: np.asarray(table.exposure, dtype=str) for table in tables if not table.refused}
+    records = [_table_record(trajectory, table) for table in tables]
     return InferredExposure(
-        pd.DataFrame(
-            [_table_record(trajectory, table) for table in tables], columns=columns_of("infer_exposure.tables")
-        ),
-        pd.concat([_rows(trajectory, table) for table in tables], ignore_index=True),
-        replace(trajectory, inferred=inferred),
-        notes,
+        tables=pd.DataFrame(records, columns=columns_of("infer_exposure.tables")),
+        rows=pd.concat([_row_lines(trajectory, table) for table in tables], ignore_index=True),
+        trajectory=replace(trajectory, inferred=inferred),
+        notes=notes,
     )
 
 
 def _table_record(trajectory: Trajectory, table: _Table) -> dict[str, Any]:
     """The record of one table: counts of its rows, the gap of misfits, and the decay that its unexposed rows tell."""
-    exposed, unexposed = table.found == EXPOSED, table.found == UNEXPOSED
+    exposed, unexposed = table.exposure == EXPOSED, table.exposure == UNEXPOSED
     greatest, least = table.gap
     decay = low = high = math.nan
     if table.curve is not None:
         logs = -np.log(table.curve.shares)
-        low, high = float(logs.min()) + 0.0, float(logs.max()) + 0.0
-        squares = table.squares[unexposed]
-        is_nonzero = squares > 0
-        if is_nonzero.any():
-            decay = (
-                -math.log(float(np.average(table.factors[unexposed][is_nonzero], weights=squares[is_nonzero]))) + 0.0
-            )
+        low, high = float(logs.min()) + 0.0, float(logs.max()) + 0.0  # + 0.0: no -0
+        has_factor = unexposed & (table.squares > 0)
+        if table.curve.is_identity:
+            decay = 0.0
+        elif has_factor.any():
+            # By least squares over all values: the mean factor, each row by its squared length.
+            factor = float(np.average(table.factors[has_factor], weights=table.squares[has_factor]))
+            decay = -math.log(factor) + 0.0
         else:
             decay = float(np.mean(logs))
-    decay = 0.0 if table.curve is not None and table.curve.is_identity else decay
     return {
         "parameter": table.pair.parameter,
         "num_rows": len(exposed),
@@ -543,24 +564,25 @@ def _notes(trajectory: Trajectory, table: _Table) -> Iterator[str]:
         yield f"{unlike.sum():,} rows have little in common with those before (new values?), such as {example}"
     if table.curve is not None and (table.curve.shares > 1).any():
         yield "unexposed rows grew: this is no training of the first checkpoint, but of a relative, or a scaling"
-    rows = np.flatnonzero(table.found == EXPOSED)
+    rows = np.flatnonzero(table.exposure == EXPOSED)
     if table.pair.parameter == "position_embeddings" and len(rows):
-        positions = np.arange(trajectory.position_offset, int(rows.max()) + 1)
-        if unmoved := set(positions) - set(rows.tolist()):
-            yield f"{len(unmoved):,} positions before the last exposed one did not move as trained ones do"
+        expected_rows = range(trajectory.position_offset, int(rows.max()) + 1)
+        if missing_rows := set(expected_rows) - set(rows.tolist()):
+            yield f"{len(missing_rows):,} positions before the last exposed one did not move as trained ones do"
 
 
 def _row_names(trajectory: Trajectory, parameter: str, num_rows: int) -> pd.DataFrame:
+    """A line per row of a table: its number and, of words, its token."""
     vocabulary = trajectory.vocabulary if parameter == TABLES[0] else None
     tokens = np.array(vocabulary.tokens, dtype=object) if vocabulary else ""
     return pd.DataFrame({"parameter": parameter, "row": np.arange(num_rows), "token": tokens})
 
 
-def _rows(trajectory: Trajectory, table: _Table) -> pd.DataFrame:
+def _row_lines(trajectory: Trajectory, table: _Table) -> pd.DataFrame:
     """The lines of one table in :attr:`InferredExposure.rows`."""
     lengths = np.sqrt(table.squares)
     columns = {
-        "exposure": table.found,
+        "exposure": table.exposure,
         "misfit": table.misfits,
         "norm": table.norms,
         "relative": np.divide(table.norms, lengths, out=np.full(len(lengths), np.nan), where=lengths > 0),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from toolkit.families import TABLES
-from toolkit.questions.changes.exposure import InferredExposure, describe_decay, infer_from
+from toolkit.questions.changes.inferred_exposure import InferredExposure, describe_decay, infer_from
 from toolkit.reporting.cells import Column
 from toolkit.reporting.page import Answer, Block, FoldBlock, Section, TextBlock, table_block
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
