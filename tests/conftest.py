@@ -301,7 +301,7 @@ def _choices_once() -> Iterator[None]:
     """The cross-validations of the bag of words and of the linear probe run once for equal input: they are half the
     time of a tiny run. Their own tests call them by the names they imported before this."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("toolkit.training.floors._choose", "toolkit.training.features.choose_strength"):
+        for name in ("toolkit.training.floors._best_strength", "toolkit.training.features.choose_strength"):
             patch.setattr(
                 name,
                 _remembered(pkgutil.resolve_name(name), lambda values: hashlib.sha256(pickle.dumps(values)).digest()),

@@ -14,7 +14,7 @@ from transformers import AutoModel
 from toolkit import finetune, open_run, pipeline, verify_run
 from toolkit.config import RunConfig
 from toolkit.snapshots.run_writer import RunWriter
-from toolkit.training.recorder import Recorder
+from toolkit.training.step_recorder import Recorder
 
 write_snapshot = RunWriter.write_snapshot
 

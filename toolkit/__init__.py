@@ -17,8 +17,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         from toolkit.naming import near
 
-        found = near(name, __all__)
-        hint = f"did you mean {', '.join(found)}?" if found else f"it has: {', '.join(__all__)}"
+        nearest = near(name, __all__)
+        hint = f"did you mean {', '.join(nearest)}?" if nearest else f"it has: {', '.join(__all__)}"
         raise AttributeError(f"module 'toolkit' has no attribute {name!r}; {hint}")
     import_module("toolkit.questions").load_questions()  # from now on the schema has their columns
     return _load(name)

@@ -63,8 +63,10 @@ class Flags:
     @classmethod
     def of(cls, config: RunConfig) -> "Flags":
         """The flags of a config."""
-        parts = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig, "output": OutputConfig}
-        return cls(**{name: kind(**_values_of_fields(config, kind)) for name, kind in parts.items()})
+        part_types = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig, "output": OutputConfig}
+        return cls(
+            **{name: part_type(**_values_of_fields(config, part_type)) for name, part_type in part_types.items()}
+        )
 
     def to_config(self) -> RunConfig:
         """The config of all flags; ValueError for one that cannot work."""
@@ -82,7 +84,7 @@ def _values_of_fields(config: Any, kind: Any) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of ``embedding-drift`` and ``python -m toolkit``."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if args[:1] != [FINETUNE]:  # which takes memory as finetune.py does
+    if args[:1] != [FINETUNE]:  # which does so itself, where it runs on a CPU
         keep_freed_memory()
     name = Path(sys.argv[0]).name
     prog = "python -m toolkit" if name == "__main__.py" else name
@@ -92,18 +94,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _command(args: list[str], prog: str) -> int:
     """Carry out a command, parsed by itself: tyro's messages are then about its flags alone."""
-    kind: Any
     commands = {FINETUNE: Flags, **COMMANDS}
     if args[:1] == [FINETUNE]:
         return _finetune(parse_config(args[1:], f"{prog} {FINETUNE}"))
-    if not args or args[0].startswith("-"):
-        kind = Union[  # noqa: UP007
+    if args and not args[0].startswith("-"):
+        name, *flags = args
+        command = parse(lookup(commands, name, "command"), flags, prog=f"{prog} {name}")
+    else:  # --help of all commands, or a mistake
+        any_command: Any = Union[  # noqa: UP007
             tuple(Annotated[command_class, tyro.conf.subcommand(name)] for name, command_class in commands.items())
         ]
-        options = {"prog": prog, "description": COMMANDS_DESCRIPTION}
-    else:
-        kind, args, options = lookup(commands, args[0], "command"), args[1:], {"prog": f"{prog} {args[0]}"}
-    status: int = parse(kind, args, **options).run()
+        command = parse(any_command, args, prog=prog, description=COMMANDS_DESCRIPTION)
+    status: int = command.run()
     return status
 
 
@@ -161,7 +163,8 @@ def parse_config(args: list[str], prog: str = "finetune.py") -> RunConfig:
 
 def _take_config(args: list[str]) -> tuple[list[str], Path | None]:
     """Take ``--config FILE`` (or ``--config=FILE``) out of the arguments."""
-    rest, path = [], None
+    rest: list[str] = []
+    path = None
     arguments = iter(args)
     for argument in arguments:
         flag, separator, value = argument.partition("=")

@@ -217,8 +217,9 @@ class VerifyCommand:
 
     def run(self) -> int:
         """Print what differs from what was written, of each directory; exit code 1 where anything does."""
-        directories, errors, any_differs = (self.directory, *self.more), [], False
-        for directory in directories:
+        errors = []
+        any_differs = False
+        for directory in (self.directory, *self.more):
             try:
                 lines, differs = self._verify(directory)
             except ValueError as error:  # one that cannot be verified does not keep the others from it

@@ -24,7 +24,7 @@ SINGLE_FEATURES = ("last", "second-to-last")
 JOINED_FEATURES = ("last4-concat", "last4-sum", "all-concat", "mix")
 """Values of ``--features`` beside ``layers.K``: one layer's states, and those made of several layers'."""
 
-WORDS = {int: "an integer", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+TYPE_NAMES = {int: "an integer", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
 """What the types of fields are called."""
 
 KEEP_THREADS = "EMBEDDING_DRIFT_KEEP_THREADS"
@@ -478,18 +478,20 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
         for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):
             _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")
         embedding_rate = self.embedding_learning_rate
-        _require(
-            embedding_rate is None or 0 < embedding_rate < float("inf"),
-            self,
-            "embedding_learning_rate",
-            "above 0 and finite",
-        )
-        _require(0 < self.layer_decay <= 1, self, "layer_decay", "above 0 and at most 1")
-        _require(0 <= self.weight_decay < float("inf"), self, "weight_decay", "at least 0 and finite")
-        _require(0 <= self.warmup_fraction <= 1, self, "warmup_fraction", "between 0 and 1")
-        _require(self.head_epochs >= 0, self, "head_epochs", "at least 0")
-        _require(0 <= self.selection_fraction < 1, self, "selection_fraction", "at least 0 and below 1")
-        _require(self.dropout is None or 0 <= self.dropout < 1, self, "dropout", "at least 0 and below 1")
+        for name, is_within, bounds in (
+            (
+                "embedding_learning_rate",
+                embedding_rate is None or 0 < embedding_rate < float("inf"),
+                "above 0 and finite",
+            ),
+            ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
+            ("weight_decay", 0 <= self.weight_decay < float("inf"), "at least 0 and finite"),
+            ("warmup_fraction", 0 <= self.warmup_fraction <= 1, "between 0 and 1"),
+            ("head_epochs", self.head_epochs >= 0, "at least 0"),
+            ("selection_fraction", 0 <= self.selection_fraction < 1, "at least 0 and below 1"),
+            ("dropout", self.dropout is None or 0 <= self.dropout < 1, "at least 0 and below 1"),
+        ):
+            _require(is_within, self, name, bounds)
         check_seed(self.seed)
         if self.label_seed is not None:
             check_seed(self.label_seed, "--label-seed")
@@ -525,13 +527,10 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
 
     def facts(self) -> dict[str, str]:
         """What is trained on what, and every other field that is not at its default."""
-        values = {
-            config_field.name: (getattr(self, config_field.name), config_field.default) for config_field in fields(self)
-        }
         always_shown = ("model", "task", "freeze", "seed")
-        return {
-            name: str(value) for name, (value, default) in values.items() if name in always_shown or value != default
-        }
+        defaults = {config_field.name: config_field.default for config_field in fields(self)}
+        values = {name: getattr(self, name) for name in defaults}
+        return {name: str(value) for name, value in values.items() if name in always_shown or value != defaults[name]}
 
     def to_json(self) -> str:
         """The text of config.json."""
@@ -555,7 +554,9 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
         """Parse config.json; ValueError for an unknown field, another format or text that is not JSON."""
         values = parse_object(text, source, version=FORMAT)
         values.pop("format", None)
-        arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        arguments: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
         with reading(source, "is not the config of a run", remedy="correct it, or restore it"):
             select({config_field.name: config_field for config_field in fields(cls)}, list(values), "field")
             return cls(**arguments)
@@ -609,7 +610,7 @@ def _check_features(config: RunConfig) -> None:
         )
 
 
-LABELLED = (
+LABEL_FIELDS = (
     *("pooling", "features", "pair_encoding", "head", "head_epochs", "head_training", "head_learning_rate"),
     *("label_column", "label_kind", "shuffle_labels", "add_tokens", "lora"),
 )
@@ -624,7 +625,7 @@ def _check_objective(config: RunConfig) -> None:
             raise ValueError(f"--mlm-probability {config.mlm_probability:g} goes with --objective mlm")
         return
     _require(0 < config.mlm_probability < 1, config, "mlm_probability", "above 0 and below 1")
-    for name in LABELLED:
+    for name in LABEL_FIELDS:
         if (value := getattr(config, name)) != defaults[name] and (name, value) != ("head_training", "epochs"):
             text = "" if isinstance(value, bool) else f" {' '.join(value) if isinstance(value, tuple) else value}"
             raise ValueError(
@@ -633,7 +634,7 @@ def _check_objective(config: RunConfig) -> None:
             )
 
 
-ALONE = ("freeze", "head_epochs")
+EXCLUDED_BY_LORA = ("freeze", "head_epochs")
 """Fields that have to be at their defaults beside ``lora``."""
 
 
@@ -650,7 +651,7 @@ def _check_lora(config: RunConfig) -> None:
                 raise ValueError(f"--{flag} {getattr(config, name)} is about adapters: pass --lora TARGETS too")
         return
     _require(bool(config.lora), config, "lora", "the names of modules, such as query value")
-    for name in ALONE:
+    for name in EXCLUDED_BY_LORA:
         if (value := getattr(config, name)) != defaults[name]:
             raise ValueError(
                 f"--lora trains its adapters and the head, all at once, and freezes all else: leave "
@@ -676,21 +677,22 @@ def resolve_head_training(config: RunConfig, *, is_frozen: bool) -> RunConfig:
     """
     if is_frozen and config.head_epochs:
         raise ValueError("--head-epochs comes before training the backbone, which is frozen: leave it out")
-    with_epochs, is_frozen = replace(config, epochs=config.num_epochs), is_frozen and config.objective != MLM
-    if config.head_training == "early-stopping" and not is_frozen:
+    with_epochs = replace(config, epochs=config.num_epochs)
+    is_head_alone = is_frozen and config.objective != MLM  # not where the head is the checkpoint's own
+    if config.head_training == "early-stopping" and not is_head_alone:
         raise ValueError("--head-training early-stopping trains the head alone: it needs --freeze backbone")
     if config.head_training == "early-stopping" and config.max_steps:
         raise ValueError(f"--max-steps {config.max_steps} is not for --head-training early-stopping: leave one out")
     if config.head_training != "auto":
         return with_epochs
     # Left to itself a head alone stops early: a number of epochs would go unheeded.
-    if is_frozen and (config.epochs is not None or config.max_steps):
+    if is_head_alone and (config.epochs is not None or config.max_steps):
         flag = f"--max-steps {config.max_steps}" if config.max_steps else f"--epochs {config.epochs}"
         raise ValueError(
             f"{flag} with a frozen backbone, whose head is trained until a held-out part of train stops improving: "
             "pass --head-training epochs to train that long, or --head-training early-stopping to train until then"
         )
-    return replace(with_epochs, head_training="early-stopping" if is_frozen else "epochs")
+    return replace(with_epochs, head_training="early-stopping" if is_head_alone else "epochs")
 
 
 def _check_types(config: RunConfig) -> None:
@@ -724,7 +726,7 @@ def _in_words(annotation: Any) -> str:
         return f"a tuple, each part of it {_in_words(arguments[0])}"
     if arguments:
         return " or ".join(repr(argument) if origin is Literal else _in_words(argument) for argument in arguments)
-    return WORDS[annotation]
+    return TYPE_NAMES[annotation]
 
 
 def _conforms(value: object, annotation: Any) -> bool:
@@ -754,9 +756,9 @@ def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:
         raise ValueError(f"{flag} must be {expected}; got {getattr(config, name)!r}")
 
 
-def is_named_by(own: Field[Any], value: object) -> bool:
+def is_named_by(config_field: Field[Any], value: object) -> bool:
     """Whether a field at this value is part of the digest."""
-    metadata = own.metadata
+    metadata = config_field.metadata
     return not ("place" in metadata["affects"] or metadata["is_hashed"] or value in metadata["as_before"])
 
 

@@ -1,4 +1,4 @@
-"""What each architecture calls its embedding parameters and components: pure data, imports nothing of the stack.
+"""What each architecture calls its embedding parameters and components, and the named regimes: data, imports nothing.
 
 Names are exact for transformers 5 and relative to the backbone (``AutoModel``). A pattern's ``*`` matches the rest of a
 name and ``{K}`` a number. The leaves of every family partition the parameters of its backbone.
@@ -350,7 +350,7 @@ def family_of(model_type: str) -> ModelFamily:
     for family in FAMILIES.values():
         if model_type in family.model_types:
             return family
-    supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)
+    supported = ", ".join(known_type for family in FAMILIES.values() for known_type in family.model_types)
     raise ValueError(f"unsupported architecture {model_type!r}; supported model types: {supported}")
 
 
@@ -369,8 +369,8 @@ def component_of(family: ModelFamily, parameter: str) -> str:
 
     Of a parameter with an adapter both belong to its component.
     """
-    place, is_adapter, _ = parameter.replace(BENEATH, ".").partition(ADAPTER)
-    parameter = f"{place}.weight" if is_adapter else place
+    module_path, is_adapter, _ = parameter.replace(BENEATH, ".").partition(ADAPTER)
+    parameter = f"{module_path}.weight" if is_adapter else module_path
     for canonical, name in family.embedding_parameters.items():
         if parameter in (name, held_name(name)):
             return canonical
@@ -395,7 +395,7 @@ def part_of(family: ModelFamily, parameter: str) -> str:
     for pattern in family.components["layers.{K}"]:
         if match := _compile(pattern).fullmatch(parameter):
             module = match["rest"].rpartition(".")[0]
-            parts = (part for part, own in family.layer_parts.items() if _compile(own).fullmatch(module))
+            parts = (part for part, modules in family.layer_parts.items() if _compile(modules).fullmatch(module))
             return next(parts, module or match["rest"])
     return component
 
@@ -427,5 +427,5 @@ def regime_name(frozen: Collection[str], components: Collection[str]) -> str:
             ranges[-1].append(number)
         else:
             ranges.append([number])
-    folded = [f"layers.{own[0]}" + (f"-{own[-1]}" if len(own) > 1 else "") for own in ranges]
+    folded = [f"layers.{layers[0]}" + (f"-{layers[-1]}" if len(layers) > 1 else "") for layers in ranges]
     return ",".join([*(["embeddings"] if embeddings and is_whole else embeddings), *folded, *others])

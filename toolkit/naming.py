@@ -128,12 +128,12 @@ def parse_object(
     return values
 
 
-def check_format(found: object, version: int, source: str | Path) -> None:
-    """ValueError unless the ``found`` format of ``source`` is the ``version`` that its one reader knows."""
-    refuse_damaged(source, {f"has the format {found!r}, which is no integer": not isinstance(found, int)})
+def check_format(stored: object, version: int, source: str | Path) -> None:
+    """ValueError unless the ``stored`` format of ``source`` is the ``version`` that its one reader knows."""
+    refuse_damaged(source, {f"has the format {stored!r}, which is no integer": not isinstance(stored, int)})
     newer = f"{source} has a newer format than {version}: update the toolkit"
     older = f"{source} has an older format than {version}: make it again, or read it as it was made"
-    refuse_first({newer: found > version, older: found < version}, OtherFormatError)  # type: ignore[operator]
+    refuse_first({newer: stored > version, older: stored < version}, OtherFormatError)  # type: ignore[operator]
 
 
 MOST_QUOTED = 80
@@ -222,7 +222,8 @@ SHORT_FOR = {
 
 def near(name: str, choices: Iterable[str]) -> list[str]:
     """At most three of the choices that a mistyped name may have meant, the likeliest first."""
-    choices, meant = list(choices), SHORT_FOR.get(name.lstrip("-"), "")
+    choices = list(choices)
+    meant = SHORT_FOR.get(name.lstrip("-"), "")
     for choice in choices:  # as a flag, a field or a score is spelt
         if meant and choice.lstrip("-").replace("_", "-") == meant.replace("_", "-"):
             return [choice]
@@ -240,7 +241,10 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
 def visible(text: str) -> str:
     """A text with invisible characters (control, format, lone surrogates, breaks but line feeds) as U+XXXX."""
-    return "".join(f"U+{ord(c):04X}" if unicodedata.category(c) in _INVISIBLE and c != "\n" else c for c in text)
+    return "".join(
+        f"U+{ord(character):04X}" if unicodedata.category(character) in _INVISIBLE and character != "\n" else character
+        for character in text
+    )
 
 
 def shown_path(path: str | Path) -> str:
@@ -332,8 +336,14 @@ class Described:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        said = f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self.facts().items())})"
-        return textwrap.fill(said, 80, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        facts = ", ".join(f"{name}: {value}" for name, value in self.facts().items())
+        return textwrap.fill(
+            f"{type(self).__name__}({facts})",
+            80,
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
     def _repr_html_(self) -> str:
         cells = ((html.escape(name), html.escape(value)) for name, value in self.facts().items())

@@ -48,9 +48,9 @@ from toolkit.training.floors import measure_floors
 from toolkit.training.live_drift import StepSize, drift_and_norms
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.optimizer import NonFiniteLossError, StepLog, build_optimizer, group_parameters
-from toolkit.training.recorder import Recorder
 from toolkit.training.resume import Resumer, identity_of
 from toolkit.training.saver import Saver, fingerprint
+from toolkit.training.step_recorder import Recorder
 from toolkit.training.trains import in_one_line, what_trains
 
 
@@ -60,13 +60,13 @@ class Screen(Protocol):
     def print_task(
         self,
         name: str,
-        taken: Sequence[str],
+        column_notes: Sequence[str],
         carrier: str | None,
         rows: Iterable[tuple[str, int, int, int, float]],
         max_length: int,
     ) -> None: ...
 
-    def print_components(self, title: str, answer: str, table: Any) -> None: ...
+    def print_components(self, title: str, answer: str, components: Any) -> None: ...
 
     def epoch_line(self, score: str, rows: Sequence[Mapping[str, Any]]) -> str: ...
 
@@ -140,8 +140,10 @@ def finetune(
         if writer is not None:
             _print_plan(screen, loaded, data, config, regime)
         with as_configured(accelerator, config):
-            parts = accelerator, loaded, data, config, regime, frozen, path.name
-            _Training(*parts, writer, screen, state, identity).run()
+            training = _Training(
+                accelerator, loaded, data, config, regime, frozen, path.name, writer, screen, state, identity
+            )
+            training.run()
             accelerator.wait_for_everyone()
     except NonFiniteLossError as error:
         if writer is not None:
@@ -291,8 +293,9 @@ class _Training:
         self.config, self.regime = config, regime
         self.model, self.writer, self.screen, self.state = loaded.model, writer, screen, state
         self.embeddings = locate_embeddings(self.model.backbone)
-        held = {"word_embeddings": loaded.added["first_row"]} if loaded.added and config.train_rows == "new" else None
-        self.recorder = Recorder(dict(self.embeddings.parameters), held, tied_tables(loaded))
+        is_held = config.train_rows == "new"  # all but the added rows of the word table
+        first_rows = {"word_embeddings": loaded.added["first_row"]} if loaded.added and is_held else None
+        self.recorder = Recorder(dict(self.embeddings.parameters), first_rows, tied_tables(loaded))
         self.before = fingerprint(self.model, frozen)
         self.saver = None
         if writer is not None:
@@ -340,10 +343,10 @@ class _Training:
         if self.has_features:
             with self._timed("features"):
                 self.features = extract_features(accelerator, model, data)
-            common_arguments = accelerator, model, self.features, data, config, recorder, self._on_step
+            arguments = accelerator, model, self.features, data, config, recorder, self._on_step
             if self.is_stopped:
-                return train_head_until_it_stops(*common_arguments, self.head_training, self.resumer)
-            return train_head(*common_arguments, self.resumer)
+                return train_head_until_it_stops(*arguments, self.head_training, self.resumer)
+            return train_head(*arguments, self.resumer)
         if config.head_epochs and self.state is None:
             with self._timed("head_stage"):
                 losses = train_head_first(accelerator, model, data, config)
@@ -380,7 +383,8 @@ class _Training:
 
     def _finish(self, saver: Saver) -> None:
         """Measure what is measured after training, and write the manifest."""
-        progress, probe = self.progress, self.head_training.pop("probe", None)
+        progress = self.progress
+        probe = self.head_training.pop("probe", None)
         progress.seconds["training"] += probe.seconds if probe else 0.0  # unlike a yardstick, it may be the head
         if probe is None and self.features is not None:
             # After training: of mixed layers the probe reads what the head has learned to mix.
@@ -388,8 +392,17 @@ class _Training:
         floors = measure_floors(self.data, self.config)
         other_costs = {"evaluation_seconds": progress.evaluation_seconds}
         kept_facts = {**self.how_steps_ran, "head_training": self.head_training, "head_stage": self.facts["head_stage"]}
-        measured = probe, floors, progress.seconds, kept_facts, other_costs, progress.epoch_seconds
-        saver.finish(self.accelerator, self.regime, self.before, *measured)
+        saver.finish(
+            self.accelerator,
+            self.regime,
+            self.before,
+            probe,
+            floors,
+            progress.seconds,
+            kept_facts,
+            other_costs,
+            progress.epoch_seconds,
+        )
 
 
 class _Progress:

@@ -129,11 +129,13 @@ class Stages:
     def describe(self, text: str, done: int, total: int) -> str:
         """The text with how much is done and about how long the rest will take."""
         now = time.monotonic()
-        if done <= self.began.get(text, (done, now))[0]:  # also where the same begins again
+        done_at_first, began = self.began.get(text, (done, now))
+        if done <= done_at_first:  # for the first time, or where the same begins again
+            done_at_first, began = done, now
             self.began[text] = done, now
-        first, since = self.began[text]
-        if first < done < total:
-            return f"{text}: {done} of {total}, {_about((now - since) / (done - first) * (total - done))} left"
+        if done_at_first < done < total:
+            seconds_per_part = (now - began) / (done - done_at_first)
+            return f"{text}: {done} of {total}, {_about(seconds_per_part * (total - done))} left"
         return f"{text}: {done} of {total} done" if total else text
 
     def log(self, text: str, done: int, total: int) -> None:

@@ -39,10 +39,11 @@ class Column:
 
 
 def _by_name(*columns: Column) -> dict[str, Column]:
-    found = {column.name: column for column in columns}
-    if len(found) < len(columns):
+    """Name to column; ValueError for a name that stands twice."""
+    by_name = {column.name: column for column in columns}
+    if len(by_name) < len(columns):
         raise ValueError("a column stands twice in the schema: one name has one meaning")
-    return found
+    return by_name
 
 
 P_VALUES = frozenset(["p", "q", "sign_flip_p", "smallest_p", "mcnemar_p"])
@@ -583,27 +584,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 def with_columns(function: F) -> F:
     """The same function, whose help() has the parameters of PARAMETERS and ends with the columns of its tables."""
     name = function.__name__
-    parts = [_with_parameters(function)]
+    paragraphs = [_with_parameters(function)]
     for table in (each for each in TABLES if each == name or each.startswith(f"{name}.")):
         title = "Columns" if table == name else f"Columns of {table.removeprefix(f'{name}.')}"
-        parts.append("\n".join([title, "-" * len(title), *map(_described, TABLES[table])]))
-    function.__doc__ = "\n\n".join(parts)
+        paragraphs.append("\n".join([title, "-" * len(title), *map(_described, TABLES[table])]))
+    function.__doc__ = "\n\n".join(paragraphs)
     return function
 
 
 def _with_parameters(function: Callable[..., Any]) -> str:
     """The docstring with every parameter in order: those that it lacks by PARAMETERS, where that has all of them."""
     text = inspect.getdoc(function) or ""
-    before, own, after = re.fullmatch(r"(.*?)(?:\n\nParameters\n-+\n(.*?))?((?:\n\n\w+\n---.*)?)", text, re.S).groups()  # type: ignore[union-attr]
-    blocks = re.split(r"\n(?=\S)", own) if own else []
-    known = {name: block for block in blocks for name in block.partition("\n")[0].split(", ")}
+    # The text before the section Parameters, that of the section, and the sections behind it.
+    before, section, after = re.fullmatch(
+        r"(.*?)(?:\n\nParameters\n-+\n(.*?))?((?:\n\n\w+\n---.*)?)", text, re.S
+    ).groups()  # type: ignore[union-attr]
+    blocks = re.split(r"\n(?=\S)", section) if section else []  # of one parameter, or of several: "low, high"
+    block_by_name = {name: block for block in blocks for name in block.partition("\n")[0].split(", ")}
     names = list(inspect.signature(function).parameters)
-    if not all(name in known or name in PARAMETERS for name in names):
+    if not all(name in block_by_name or name in PARAMETERS for name in names):
         return text
-    said = [
-        known.get(name) or f"{name}\n{textwrap.indent(textwrap.fill(PARAMETERS[name], 112), '    ')}" for name in names
+    all_blocks = [
+        block_by_name.get(name) or f"{name}\n{textwrap.indent(textwrap.fill(PARAMETERS[name], 112), '    ')}"
+        for name in names
     ]
-    return "\n".join([f"{before}\n\nParameters\n----------", *dict.fromkeys(said)]) + after
+    return "\n".join([f"{before}\n\nParameters\n----------", *dict.fromkeys(all_blocks)]) + after
 
 
 def _described(name: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_STEP = """
 import sys, runpy
-from toolkit.training.recorder import Recorder
+from toolkit.training.step_recorder import Recorder
 def expect(*_):
     print("first step", flush=True)
     raise SystemExit
@@ -339,8 +339,8 @@ def time_records(model: str, max_length: int, data: str, freeze: str, pairs: int
     from toolkit import finetune, pipeline
     from toolkit.models.regimes import locate_embeddings
     from toolkit.training.loop import train
-    from toolkit.training.recorder import Recorder
     from toolkit.training.resume import Resumer
+    from toolkit.training.step_recorder import Recorder
 
     seconds: dict[str, list[float]] = {"with": [], "without": []}
 

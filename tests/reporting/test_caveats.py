@@ -15,7 +15,6 @@ from toolkit.comparison.runs import read_reported
 from toolkit.reporting.comparison_report import paper_tables, report_tables
 from toolkit.reporting.page import NoteBlock, TableBlock, TextBlock
 from toolkit.reporting.topics.caveats import (
-    FEW_SEEDS,
     QUALITIES,
     below_floor,
     caveats,
@@ -27,6 +26,7 @@ from toolkit.reporting.topics.caveats import (
 from toolkit.reporting.topics.first_screen import BEATEN, PROBED, answers_of
 from toolkit.reporting.topics.runs import data_block, data_section, study_sections
 from toolkit.reporting.topics.scores import scores_section
+from toolkit.reporting.verdict_words import FEW_SEEDS
 from toolkit.schema import COLUMNS
 from toolkit.snapshots.store import open_run
 

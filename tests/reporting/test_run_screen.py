@@ -12,7 +12,7 @@ from toolkit.reporting import run_screen
 from toolkit.reporting.run_screen import (
     _doubts,
     _drift_table,
-    _fall_lines,
+    _fall_sentences,
     _whole_drift,
     _yardsticks,
     epoch_line,
@@ -69,7 +69,7 @@ def test_a_run_that_diverged_is_said_to_and_one_that_learned_is_not(tiny_config,
     good = replace(tiny_config, task="polarity", epochs=6, learning_rate=3e-3, output_dir=str(tmp_path))
     learned = toolkit.finetune(good)
     assert _doubts(learned, _whole_drift(learned)) == []
-    assert _fall_lines(learned) == []
+    assert _fall_sentences(learned) == []
     capsys.readouterr()
     monkeypatch.setattr(run_screen, "STILL_FALLING", -math.inf)  # its loss rises
     config = replace(tiny_config, learning_rate=5.0, head_learning_rate=5.0, output_dir=str(tmp_path))

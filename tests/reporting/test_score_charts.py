@@ -12,7 +12,7 @@ from tests.reporting.chart_data import lines_of, names_of, panels_of, titles_of
 from toolkit.reporting.chart_files import KINDS, image_of
 from toolkit.reporting.charts import COLOURS, colour, dash, shape, spec_of
 from toolkit.reporting.topics.caveats import headline, largest_size
-from toolkit.reporting.topics.comparison import VERDICTS, differences_chart
+from toolkit.reporting.topics.comparison import VERDICT_MARKS, differences_chart
 from toolkit.reporting.topics.drift_and_score import drift_and_score_chart
 from toolkit.reporting.topics.runs import study_charts
 from toolkit.reporting.topics.scores import cost_chart, epochs_chart, scores_chart
@@ -229,7 +229,7 @@ def test_a_regime_has_one_colour_in_every_chart_of_a_report(data):
     charts = study_charts(data)
     domains = [names_of(charts[name])[1] for name in ("scores_by_condition", "cost_against_score")]
     assert domains == [["full fine-tuning", "embeddings frozen", "feature extraction"]] * 2
-    assert (len(set(COLOURS)), len(set(VERDICTS.values()))) == (len(COLOURS), len(VERDICTS))
+    assert (len(set(COLOURS)), len(set(VERDICT_MARKS.values()))) == (len(COLOURS), len(VERDICT_MARKS))
 
 
 NAMES = [f'<b>backbone</b> $x$ (feature "extraction"), pooling pooler, head learning rate {i} \'\\' for i in range(11)]

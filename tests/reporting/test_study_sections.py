@@ -22,18 +22,15 @@ from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.verdicts import VERDICTS, Span
 from toolkit.reporting.chart_files import image_of
-from toolkit.reporting.charts import TICK
+from toolkit.reporting.charts import TICK_SIZE
 from toolkit.reporting.comparison_report import make_page, report_tables, write_report
-from toolkit.reporting.page import OPEN_VERDICTS, FoldBlock, Page, Section, TableBlock, TextBlock, shown, table_block
+from toolkit.reporting.page import FoldBlock, Page, Section, TableBlock, TextBlock, shown, table_block
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.topics import first_screen
 from toolkit.reporting.topics.caveats import (
-    FEW_SEEDS,
-    answer_of,
     claims_block,
     decided,
     limits_section,
-    question_of,
     verdicts_frame,
 )
 from toolkit.reporting.topics.comparison import PLANNED, mcnemar_counts, shown_comparison
@@ -51,6 +48,7 @@ from toolkit.reporting.topics.first_screen import (
     tiles_of,
 )
 from toolkit.reporting.topics.runs import study_sections
+from toolkit.reporting.verdict_words import FEW_SEEDS, OPEN_VERDICTS, answer_of, question_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -340,7 +338,7 @@ def test_a_difference_without_an_interval_says_why(changed, num_seeds, needed, t
 def test_a_missing_interval_has_no_ends(changed):
     none = dict.fromkeys(("low_points", "high_points"), np.nan) | {"verdict": "not supported"}
     drawn = [image_of(picture_of(data).chart, "svg").decode() for data in (changed(), changed(**none))]
-    assert [len(re.findall(f"v{TICK:g}h-", svg)) for svg in drawn] == [4, 0]  # of two pairs
+    assert [len(re.findall(f"v{TICK_SIZE:g}h-", svg)) for svg in drawn] == [4, 0]  # of two pairs
 
 
 def test_conditions_that_moved_alike_stand_beside_each_other(read_run, data_of):

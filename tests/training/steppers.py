@@ -20,8 +20,8 @@ from toolkit.training.optimizer import (
     group_parameters,
     learning_rate_factors,
 )
-from toolkit.training.recorder import Recorder
 from toolkit.training.step import Stepper
+from toolkit.training.step_recorder import Recorder
 
 
 class PlainStepper:

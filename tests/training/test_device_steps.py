@@ -11,7 +11,7 @@ import torch
 import toolkit
 from tests.training.recorded_texts import TEXTS, encode, ended, inputs, load, start
 from toolkit.training import graphs, passes
-from toolkit.training.recorder import NOT_FINITE, USED_ELSEWHERE, Recorder
+from toolkit.training.step_recorder import NOT_FINITE, USED_ELSEWHERE, Recorder
 
 WORDS = "word_embeddings"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -17,7 +17,7 @@ import toolkit
 from tests.training.recorded_texts import TEXTS, encode, inputs, load, update
 from tests.training.test_callback import Examples, arguments
 from toolkit.config import RunConfig
-from toolkit.training.live_drift import ROWS, LiveDrift, as_columns, drift_and_norms
+from toolkit.training.live_drift import MOST_ROWS, LiveDrift, as_columns, drift_and_norms
 
 WORDS = "word_embeddings"
 
@@ -73,13 +73,13 @@ def test_drift_is_the_quotient_of_two_norms(num_rows: int) -> None:
 
 
 def test_of_a_large_table_some_rows_are_looked_at() -> None:
-    table = torch.nn.Parameter(torch.ones(3 * ROWS + 1, 2))
+    table = torch.nn.Parameter(torch.ones(3 * MOST_ROWS + 1, 2))
     table.grad = torch.ones_like(table)
     live = LiveDrift({WORDS: table}, "run")
     live.before_update(1, [{"params": [table], "lr": 0.1}])
     ((rows, before, has_gradient),) = live._before.values()
-    assert len(rows) == len(before) == len(has_gradient) <= ROWS
-    assert rows[-1] > 3 * ROWS - 4
+    assert len(rows) == len(before) == len(has_gradient) <= MOST_ROWS
+    assert rows[-1] > 3 * MOST_ROWS - 4
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

@@ -202,7 +202,7 @@ def test_the_chart_draws_the_table(num_tokens: int, changes: dict[str, Any]) -> 
     table = table_of(num_tokens, 3, **changes)
     chart = added_rows_chart(table)
     drawn = [line for line in values_of(chart) if "token" in line]
-    assert len({line["row"] for line in drawn}) == min(num_tokens, new_tokens.MOST_LINES)
+    assert len({line["row"] for line in drawn}) == min(num_tokens, new_tokens.MOST_DRAWN)
     own = table.set_index(["epoch", "row"])
     names = ["norm" if "relative" in changes else "relative", "times_old_length"]
     for line in drawn:

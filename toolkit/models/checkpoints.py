@@ -109,13 +109,15 @@ class Source:
             inside = find_places(self.location)[-1].fetch("config.json")
             raise ValueError(f"{self.name} holds no config.json: {f'pass {inside.parent}' if inside else SAVED}")
         try:
-            written, _ = PreTrainedConfig.get_config_dict(self.location, **self._options())
+            stored, _ = PreTrainedConfig.get_config_dict(self.location, **self._options())
             known_types = tuple(kind for family in FAMILIES.values() for kind in family.model_types)
-            if "auto_map" in written and (kind := str(written.get("model_type", ""))) not in known_types:
-                raise ValueError(f"its own code (auto_map) is never run: {unknown(kind, 'architecture', known_types)}")
+            model_type = str(stored.get("model_type", ""))
+            if "auto_map" in stored and model_type not in known_types:
+                architecture = unknown(model_type, "architecture", known_types)
+                raise ValueError(f"its own code (auto_map) is never run: {architecture}")
             return AutoConfig.from_pretrained(self.location, trust_remote_code=False, **self._options())
         except Exception as error:  # transformers checks a config as it builds it, by errors of many kinds
-            raise ValueError(self._cannot("config", error)) from None
+            raise ValueError(self._unreadable_text("config", error)) from None
 
     def read_tokenizer(self) -> Any:
         """The transformers tokenizer."""
@@ -127,7 +129,7 @@ class Source:
         except BaseException as error:  # tokenizers raises a bare Exception for a broken file, or panics
             if not is_failure(error):
                 raise
-            raise ValueError(self._lacking_packages() or self._cannot("tokenizer", error)) from None
+            raise ValueError(self._lacking_packages() or self._unreadable_text("tokenizer", error)) from None
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             # transformers makes up such a tokenizer where there are no files, and every word would be unknown.
             raise ValueError(
@@ -135,7 +137,7 @@ class Source:
                 "(tokenizer.save_pretrained(FOLDER))"
             )
         if "auto_map" in tokenizer.init_kwargs:
-            self._say_code("tokenizer", type(tokenizer).__name__)
+            self._warn_of_code("tokenizer", type(tokenizer).__name__)
         if tokenizer.pad_token_id is None:  # of a tokenizer.json alone, which does not say what pads
             with contextlib.suppress(ValueError):  # there may be no config.json either
                 pad = getattr(self.read_config(), "pad_token_id", None)
@@ -150,10 +152,9 @@ class Source:
         """
         from transformers.utils import is_protobuf_available, is_sentencepiece_available
 
-        folder, is_available = Path(self.location), (is_sentencepiece_available(), is_protobuf_available())
-        lacking = [
-            name for name, is_there in zip(("sentencepiece", "protobuf"), is_available, strict=True) if not is_there
-        ]
+        folder = Path(self.location)
+        is_available = {"sentencepiece": is_sentencepiece_available(), "protobuf": is_protobuf_available()}
+        lacking = [name for name, is_there in is_available.items() if not is_there]
         if not lacking or (folder / "tokenizer.json").exists() or not any(folder.glob("*.model")):
             return ""
         return f"the tokenizer of {self.name!r} is a sentencepiece model: pip install {' '.join(lacking)}"
@@ -175,8 +176,7 @@ class Source:
             )
         if getattr(config, "auto_map", None):
             self._check_needs_no_code(backbone, info["unexpected_keys"])
-        model: nn.Module = backbone
-        return model
+        return backbone
 
     def read_masked_lm(self, config: Any) -> nn.Module:
         """The AutoModelForMaskedLM in fp32, in eval mode; ValueError where the checkpoint has no such head."""
@@ -196,15 +196,16 @@ class Source:
             raise NoHeadError(f"{self.name} has no masked-LM head: {config.model_type} has none")
 
     def load_weights(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-        """A model of a class of transformers with this checkpoint's weights, in fp32, and what the library says
+        """A model of a class of transformers with this checkpoint's weights, in fp32, and transformers' loading info.
 
         ``options``: what else its ``from_pretrained`` is given. ValueError where they cannot be read, or are a pickle.
         """
         folder, files = self._fetch_weights(config)
         try:
             for path in files:  # transformers would take the numbers of INT8 or FP8 as they are, without their scale
-                of_weights = {own: (path, e) for own, e in read_header(path)[1].items() if own.endswith(".weight")}
-                check_stored(FileTensors(of_weights), self.name)
+                _, entries = read_header(path)
+                weights = {name: (path, entry) for name, entry in entries.items() if name.endswith(".weight")}
+                check_stored(FileTensors(weights), self.name)
             with quiet():
                 model, info = kind.from_pretrained(
                     folder,
@@ -217,7 +218,7 @@ class Source:
                     **options,
                 )
         except Exception as error:  # safetensors and torch raise their own types for broken or misshapen files
-            raise ValueError(self._cannot("weights", error)) from None
+            raise ValueError(self._unreadable_text("weights", error)) from None
         return model, info
 
     def _fetch_weights(self, config: Any) -> tuple[Path, list[Path]]:
@@ -229,7 +230,8 @@ class Source:
         service to convert it; ``use_safetensors`` does not keep it from pickles that an index, a field of the config
         or an adapter beside the weights names.
         """
-        folder, hub_place = Path(self.location), None
+        folder = Path(self.location)
+        hub_place = None
         if self.is_hub:
             hub_place = on_hub(self.name, self.location, self.revision)
             path = hub_place.fetch(SINGLE) or hub_place.fetch(INDEX)
@@ -262,15 +264,15 @@ class Source:
                 f"{self.name} needs its own code (auto_map), which is never run: a plain {kind} has no place for "
                 f"{first_few(unplaced)}"
             )
-        self._say_code("model", f"plain {kind}")
+        self._warn_of_code("model", f"plain {kind}")
 
-    def _say_code(self, part: str, plain: str) -> None:
+    def _warn_of_code(self, part: str, plain: str) -> None:
         warnings.warn(
             f"the {part} of {self.name} brings code of its own (auto_map), which is never run: it is read as {plain}",
             stacklevel=3,
         )
 
-    def _cannot(self, part: str, error: BaseException) -> str:
+    def _unreadable_text(self, part: str, error: BaseException) -> str:
         """One line on what cannot be read: why, and what to pass instead."""
         reason = reason_of(error)
         if self.is_hub and not is_hub_reachable():
@@ -298,7 +300,11 @@ def quiet() -> Iterator[None]:
 
 
 def find_checkpoint(name: str) -> Source:
-    """Resolve a model name; ValueError when it is the embedded model and that is damaged or not installed."""
+    """Where a model name points: the embedded model, a folder, or else a hub id, which is only split at its ``@``.
+
+    The hub is asked later: for the commit by :meth:`Source.pinned`, for files by whatever reads them. ValueError for
+    the embedded model where that is damaged or not installed, and for what can be none of the three.
+    """
     if embedded := find_embedded(name):
         return Source(name, str(embedded), sha256=EMBEDDED_SHA256)
     if Path(name).expanduser().is_dir():

@@ -167,26 +167,7 @@ def load_classifier(
     source = find_checkpoint(name).pinned()
     config = source.read_config()
     family = family_of(config.model_type)
-    kind = getattr(config, "position_embedding_type", "absolute")
-    poolings = "mean, last" if family.is_causal else "mean, cls, last"
-    faults = {
-        f"{name} is {family.name}, whose decoder reads what its encoder makes of a text: it has no one state to "
-        "classify by; train it in a loop of your own under toolkit.record": family.has_decoder,
-        # ModernBERT has any text there.
-        f"{name} was made with position_embedding_type {kind!r}, which transformers 5 ignores, so that it would "
-        "compute something else than it was trained to: take a checkpoint with absolute positions": (
-            kind not in family.position_kinds and "position_embeddings" in family.embedding_parameters
-        ),
-        f"--pooling {pooling}: a token task does not pool, since each word has its own label: leave it out": (
-            is_token_task and pooling != "mean"
-        ),
-        "--head bilstm is for token tasks: take linear or mlp": head == "bilstm" and not is_token_task,
-        f"--pooling pooler: {family.name} has no pooler; choose from: {poolings}": (
-            pooling == "pooler" and not family.has_pooler
-        ),
-    }
-    refuse_first(faults)
-    check_first_token(family, pooling)
+    _refuse_misfits(name, family, config, pooling=pooling, head=head, is_token_task=is_token_task)
     if dropout is not None:
         _set_dropout(config, dropout)
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
@@ -233,9 +214,36 @@ def load_classifier(
     )
 
 
+def _refuse_misfits(
+    name: str, family: ModelFamily, config: Any, *, pooling: str, head: str, is_token_task: bool
+) -> None:
+    """ValueError, before weights are read, for a checkpoint that no head fits, or settings that do not fit it."""
+    position_kind = getattr(config, "position_embedding_type", "absolute")
+    poolings = "mean, last" if family.is_causal else "mean, cls, last"
+    faults = {
+        f"{name} is {family.name}, whose decoder reads what its encoder makes of a text: it has no one state to "
+        "classify by; train it in a loop of your own under toolkit.record": family.has_decoder,
+        # ModernBERT has any text there.
+        f"{name} was made with position_embedding_type {position_kind!r}, which transformers 5 ignores, so that it "
+        "would compute something else than it was trained to: take a checkpoint with absolute positions": (
+            position_kind not in family.position_kinds and "position_embeddings" in family.embedding_parameters
+        ),
+        f"--pooling {pooling}: a token task does not pool, since each word has its own label: leave it out": (
+            is_token_task and pooling != "mean"
+        ),
+        "--head bilstm is for token tasks: take linear or mlp": head == "bilstm" and not is_token_task,
+        f"--pooling pooler: {family.name} has no pooler; choose from: {poolings}": (
+            pooling == "pooler" and not family.has_pooler
+        ),
+    }
+    refuse_first(faults)
+    check_first_token(family, pooling)
+
+
 def tied_tables(loaded: Loaded) -> tuple[str, ...]:
     """The embedding parameters that the head uses too: of a masked-LM head the word table, where the two are tied."""
-    parameters, head = locate_embeddings(loaded.model.backbone).parameters, loaded.model.head
+    parameters = locate_embeddings(loaded.model.backbone).parameters
+    head = loaded.model.head
     return head.tied(parameters) if isinstance(head, MaskedHead) else ()
 
 

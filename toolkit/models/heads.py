@@ -146,8 +146,9 @@ class MaskedHead(nn.Module):
         ValueError where the head reads more than the backbone's last states.
         """
         super().__init__()
-        self.place, backbone = str(model.base_model_prefix), model.base_model
-        setattr(model, self.place, _Given())
+        self.backbone_name = str(model.base_model_prefix)
+        backbone = model.base_model
+        setattr(model, self.backbone_name, _GivenStates())
         self.model = model.eval()
         try:
             with torch.inference_mode():
@@ -170,15 +171,15 @@ class MaskedHead(nn.Module):
     @contextlib.contextmanager
     def whole(self, backbone: nn.Module) -> Iterator[Any]:
         """The AutoModelForMaskedLM with the backbone in its place again."""
-        stand_in = getattr(self.model, self.place)
-        setattr(self.model, self.place, backbone)
+        stand_in = getattr(self.model, self.backbone_name)
+        setattr(self.model, self.backbone_name, backbone)
         try:
             yield self.model
         finally:
-            setattr(self.model, self.place, stand_in)
+            setattr(self.model, self.backbone_name, stand_in)
 
 
-class _Given(nn.Module):
+class _GivenStates(nn.Module):
     """In a backbone's place: what it is given are its last states."""
 
     def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Any:
@@ -291,5 +292,6 @@ def constant_loss(kind: str, labels: NDArray[Any]) -> float:
     """
     if kind == "regression":
         return float(np.var(labels))
-    shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    _, counts = np.unique(labels, return_counts=True)
+    shares = counts / len(labels)
     return float(-(shares * np.log(shares)).sum())

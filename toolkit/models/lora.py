@@ -51,8 +51,10 @@ def with_own_names(config: RunConfig, family: ModelFamily) -> RunConfig:
 
 def _table_at(family: ModelFamily, word: str) -> str | None:
     """The table that a word names by its path in the model, or by the end of that; None where it names none."""
-    paths = ((t, f".{path.removesuffix('.weight')}") for t, path in family.embedding_parameters.items() if t in TABLES)
-    return next((table for table, module_path in paths if module_path.endswith(f".{word}")), None)
+    for name, path in family.embedding_parameters.items():
+        if name in TABLES and f".{path.removesuffix('.weight')}".endswith(f".{word}"):
+            return name
+    return None
 
 
 def find_targets(loaded: Loaded, words: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from toolkit.models.classifier import Loaded
 from toolkit.naming import first_few, reading
 from toolkit.snapshots.files import sha256_of_file
 
-NAMED = 5
+MOST_NAMED = 5
 """Tokens that an error names."""
 
 
@@ -71,7 +71,7 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
     """
     tokenizer, backbone, name = loaded.tokenizer, loaded.model.backbone, loaded.source.name
     if already_there := [token for token in tokens if token in tokenizer.get_vocab()]:
-        raise ValueError(f"in the vocabulary of {name} already: {_shown(already_there)}; remove from --add-tokens")
+        raise ValueError(f"in the vocabulary of {name} already: {_quoted(already_there)}; remove from --add-tokens")
     for token in tokens:  # which may be another token but for what the tokenizer takes away, such as upper case
         token_ids = tokenizer(token, add_special_tokens=False)["input_ids"]
         if len(token_ids) == 1 and token_ids[0] != tokenizer.unk_token_id:
@@ -85,7 +85,7 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
     unread = [t for t, row in zip(tokens, rows, strict=True) if row not in tokenizer(t)["input_ids"]]
     if unread or rows != list(range(rows[0], rows[0] + len(rows))):
         raise ValueError(
-            f"the tokenizer of {name} does not give a row of its own to {_shown(unread or tokens)}: is it the same as "
+            f"the tokenizer of {name} does not give a row of its own to {_quoted(unread or tokens)}: is it the same as "
             "another token but for what the tokenizer takes away, such as upper case?"
         )
     _warn_of_split_words(tokenizer, rows[0], tokens)
@@ -115,16 +115,17 @@ def _warn_of_split_words(tokenizer: Any, first_row: int, tokens: Sequence[str]) 
     )
     ids_of_words = tokenizer(words, add_special_tokens=False)["input_ids"] if words else []
     added = {token.casefold() for token in tokens}
-    split = [w for w, ids in zip(words, ids_of_words, strict=True) if max(ids, default=0) >= first_row]
-    if split := [word for word in split if word.casefold() not in added]:
+    with_added = [word for word, ids in zip(words, ids_of_words, strict=True) if max(ids, default=0) >= first_row]
+    if split_words := [word for word in with_added if word.casefold() not in added]:
         warnings.warn(
-            f"added tokens are taken out of longer words too: of the vocabulary, {_shown(split)} are read in parts now",
+            "added tokens are taken out of longer words too: of the vocabulary, "
+            f"{_quoted(split_words)} are read in parts now",
             stacklevel=2,
         )
 
 
-def _shown(tokens: Sequence[str]) -> str:
-    return first_few([*map(repr, tokens)], NAMED)
+def _quoted(tokens: Sequence[str]) -> str:
+    return first_few([*map(repr, tokens)], MOST_NAMED)
 
 
 class HeldTable(nn.Module):

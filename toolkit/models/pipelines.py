@@ -22,12 +22,12 @@ NO_TURN = frozenset({"Normalize", "Dropout"})
 """Modules that leave the direction of a vector as it is, so that no cosine changes."""
 OWN_CODE = ("sentence_transformers.", "torch.")
 """How the names of classes begin that a folder may ask for: others are code of its own, or of who knows whom."""
-SAFE = ".safetensors"
-CHECKED = ("config.json", "router_config.json", SETTINGS, f"*{SAFE}.index.json")
+SAFE_SUFFIX = ".safetensors"
+CHECKED_FILES = ("config.json", "router_config.json", SETTINGS, f"*{SAFE_SUFFIX}.index.json")
 """Files of a folder and its modules that name classes and files of weights."""
 POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 """Modes of its Pooling that are ours too."""
-MODES = {
+MODE_FIELDS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -36,7 +36,7 @@ MODES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 """Fields that older folders have in place of ``pooling_mode``, in the order in which their vectors are concatenated."""
-DEFAULTS: dict[str, Any] = {
+PLAIN_SETTINGS: dict[str, Any] = {
     "do_lower_case": False,
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
@@ -126,7 +126,9 @@ def _fetch(source: Source, *patterns: str) -> Path:
 
 
 def _name(module: tuple[str, str]) -> str:
-    return module[0].rpartition(".")[2]
+    """The name of a module's class."""
+    class_path, _ = module
+    return class_path.rpartition(".")[2]
 
 
 def _settings(folder: Path, *patterns: str) -> dict[str, Any]:
@@ -136,34 +138,32 @@ def _settings(folder: Path, *patterns: str) -> dict[str, Any]:
 
 def _check_code_and_pickles(name: str, folder: Path, modules: Modules) -> None:
     """ValueError where sentence-transformers or transformers would open a pickle or import what it does not hold."""
-    classes, weights, places = (
-        [class_name for class_name, _ in modules],
-        [],
-        {folder, *(folder / path for _, path in modules)},
-    )
-    for place in list(places):  # of a Router, whose modules lie below it
-        types = _settings(place, "router_config.json").get("types")
-        places |= {place / str(name) for name in types} if isinstance(types, dict) else set()
-    for path in (path for place in places for pattern in CHECKED for path in place.glob(pattern)):
+    classes = [class_name for class_name, _ in modules]
+    weights: list[str] = []
+    folders = {folder, *(folder / path for _, path in modules)}
+    for module_folder in list(folders):  # of a Router, whose modules lie below it
+        types = _settings(module_folder, "router_config.json").get("types")
+        folders |= {module_folder / str(name) for name in types} if isinstance(types, dict) else set()
+    for path in (path for each in folders for pattern in CHECKED_FILES for path in each.glob(pattern)):
         fields = read_object(path)
         if path.name == SETTINGS:
             raise ValueError(f"{name} holds an adapter: {MERGE_IT}")
         mappings = [mapping for mapping in (fields.get("types"), fields.get("auto_map")) if isinstance(mapping, dict)]
         classes += [str(value) for mapping in mappings for value in mapping.values()]
         classes += [fields["activation_function"]] if {"in_features", "activation_function"} <= set(fields) else []
-        weights += [fields.get("transformers_weights") or SAFE, *dict(fields.get("weight_map") or ()).values()]
+        weights += [fields.get("transformers_weights") or SAFE_SUFFIX, *dict(fields.get("weight_map") or ()).values()]
     if foreign := [class_name for class_name in classes if not str(class_name).startswith(OWN_CODE)]:
         raise ValueError(f"{name} asks for {foreign[0]}, which is no part of sentence-transformers: it is never run")
-    pickles = [place / "pytorch_model.bin" for place in places if not any(place.glob(f"model*{SAFE}"))]
+    pickles = [each / "pytorch_model.bin" for each in folders if not any(each.glob(f"model*{SAFE_SUFFIX}"))]
     weights += [str(path.relative_to(folder)) for path in pickles if path.is_file()]
-    if pickled := [weight_name for weight_name in weights if not str(weight_name).endswith(SAFE)]:
+    if pickled := [weight_name for weight_name in weights if not str(weight_name).endswith(SAFE_SUFFIX)]:
         raise ValueError(f"{name} holds weights only as a pickle ({pickled[0]}): {CONVERT}")
 
 
 def _modes(folder: Path, path: str) -> tuple[str, ...]:
     """What a Pooling module concatenates."""
     fields = _settings(folder / path, "config.json")
-    mode = fields.get("pooling_mode") or [mode for field, mode in MODES.items() if fields.get(field)] or "mean"
+    mode = fields.get("pooling_mode") or [mode for field, mode in MODE_FIELDS.items() if fields.get(field)] or "mean"
     return (mode,) if isinstance(mode, str) else tuple(mode)
 
 
@@ -198,14 +198,15 @@ def _describe(folder: Path, modules: Modules, settings: dict[str, Any], max_leng
 def _rebuilt(name: str, folder: Path, modules: Modules, settings: dict[str, Any]) -> Pipeline:
     """The encoder with one of our own poolings, where that is all that the folder asks for."""
     path_by_module = {_name(module): module[1] for module in modules}
-    encoder, modes = folder / path_by_module.get("Transformer", ""), _modes(folder, path_by_module.get("Pooling", ""))
+    encoder = folder / path_by_module.get("Transformer", "")
+    modes = _modes(folder, path_by_module.get("Pooling", ""))
     fields = _settings(encoder, "sentence_*_config.json")
     tokenizer_length = _settings(encoder, "tokenizer_config.json").get("model_max_length")
     length = fields.pop("max_seq_length", None) or tokenizer_length
     description = _describe(folder, modules, settings, length)
     kinds = [_name(module) for module in modules]
     is_plain = kinds[:2] == ["Transformer", "Pooling"] and set(kinds[2:]) <= NO_TURN and modes[1:] == ()
-    is_plain &= modes[0] in POOLINGS and all(DEFAULTS.get(field) == value for field, value in fields.items())
+    is_plain &= modes[0] in POOLINGS and all(PLAIN_SETTINGS.get(field) == value for field, value in fields.items())
     if not is_plain or settings.get("default_prompt_name") or settings.get("truncate_dim"):
         raise ValueError(
             f"the vectors of {name} ({description}) are not rebuilt here: pip install sentence-transformers"

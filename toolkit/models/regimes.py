@@ -1,4 +1,6 @@
-"""Which components are frozen, as data, and where a model has its embedding module."""
+"""Freezing the components that a regime names, and where a model has its embedding parameters.
+
+The named regimes, and the components of each family, are data: ``REGIMES`` and ``FAMILIES`` in ``families.py``."""
 
 import contextlib
 import re
@@ -62,8 +64,7 @@ class Embeddings:
         if name in self.adapted:
             return self.adapted[name]()
         owner = _module_at(self.backbone, self.family.embedding_parameters[name].rpartition(".")[0])
-        table: torch.Tensor = getattr(owner, "whole_table", self.parameters[name])  # of `new_tokens.HeldTable`
-        return table
+        return getattr(owner, "whole_table", self.parameters[name])  # of `new_tokens.HeldTable`
 
     @property
     def position_offset(self) -> int:
@@ -85,7 +86,7 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
         raise ValueError(f"expected a torch.nn.Module, the model itself; got {type(model).__name__}")
     backbones = list(find_backbones(model))
     if not backbones:
-        supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)
+        supported = ", ".join(model_type for family in FAMILIES.values() for model_type in family.model_types)
         raise ValueError(
             f"{type(model).__name__} holds no backbone of a supported family (model types: {supported}) "
             "with embedding parameters that can be read (no parametrization or FSDP1 on them, nor the embeddings "
@@ -96,34 +97,34 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
         names = ", ".join(repr(name) for name, _, _ in backbones)
         raise ValueError(f"{type(model).__name__} holds {len(backbones)} backbones ({names}): pass one of them")
     _, backbone, family = backbones[0]
-    places = {key: find_parameter(backbone, name) for key, name in family.embedding_parameters.items()}
+    located = {key: find_parameter(backbone, name) for key, name in family.embedding_parameters.items()}
     for key, name in family.embedding_parameters.items():
-        if places[key] is None and hasattr(_module_at(backbone, name.rpartition(".")[0]), "base_layer"):
+        if located[key] is None and hasattr(_module_at(backbone, name.rpartition(".")[0]), "base_layer"):
             raise ValueError(f"{key} of {type(model).__name__} is adapted in a way that cannot be read live: {SAVE_IT}")
-    parameters = {key: located.parameter for key, located in places.items() if located}
-    adapted = {key: located.effective for key, located in places.items() if located and located.effective}
-    word_place, name_of_words = places["word_embeddings"], family.embedding_parameters["word_embeddings"]
-    assert word_place is not None
-    if family.has_decoder and (
-        word_place.effective or word_place.module is not backbone.get_submodule(name_of_words.rpartition(".")[0])
-    ):
+    parameters = {key: at.parameter for key, at in located.items() if at}
+    adapted = {key: at.effective for key, at in located.items() if at and at.effective}
+    words = located["word_embeddings"]
+    assert words is not None
+    # Of ``embeddings.word_embeddings.weight`` the table's own path, and that of the module that it is in.
+    table_path = family.embedding_parameters["word_embeddings"].rpartition(".")[0]
+    module_path = table_path.rpartition(".")[0]
+    if family.has_decoder and (words.effective or words.module is not backbone.get_submodule(table_path)):
         raise ValueError(f"{type(model).__name__}: an adapter on the table that encoder and decoder share is not read")
-    module_path = name_of_words.rpartition(".")[0].rpartition(".")[0]
     if module_path:
         lookups = [_module_at(backbone, module_path) or backbone]
     else:
-        lookups = [word_place.module] if word_place.effective else _holders(backbone, word_place.parameter)
-    return Embeddings(backbone, family, tuple(lookups), parameters, word_place.padding_row, adapted)
+        lookups = [words.module] if words.effective else _lookups_of(backbone, words.parameter)
+    return Embeddings(backbone, family, tuple(lookups), parameters, words.padding_row, adapted)
 
 
-def _holders(backbone: nn.Module, table: nn.Parameter) -> list[nn.Module]:
+def _lookups_of(backbone: nn.Module, table: nn.Parameter) -> list[nn.Module]:
     """The modules that look rows of a table up."""
     return [m for m in backbone.modules() if isinstance(m, nn.Embedding) and m.weight is table]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Where an embedding parameter is at work."""
+class LocatedParameter:
+    """An embedding parameter, and the module in which it is at work."""
 
     module: nn.Module
     parameter: nn.Parameter
@@ -138,19 +139,22 @@ class Found:
         return row
 
 
-def find_parameter(backbone: nn.Module, name: str) -> Found | None:
+def find_parameter(backbone: nn.Module, name: str) -> LocatedParameter | None:
     """The parameter at a name in the family's AutoModel, through what peft puts there; None where it cannot be read."""
     module_path, _, leaf = name.rpartition(".")
     module = _module_at(backbone, module_path)
     if module is None:
         return None
-    if (parameter := dict(module.named_parameters(recurse=False, remove_duplicate=False)).get(leaf)) is not None:
-        return Found(module, parameter, None)
+    parameter = dict(module.named_parameters(recurse=False, remove_duplicate=False)).get(leaf)
+    if parameter is not None:
+        return LocatedParameter(module, parameter, None)
     layer = _adapter_of(module)
     if hasattr(layer, "trainable_tokens_delta"):
-        return Found(module, layer.get_base_layer().weight, lambda: layer.get_merged_weights(layer.active_adapters))
+        return LocatedParameter(
+            module, layer.get_base_layer().weight, lambda: layer.get_merged_weights(layer.active_adapters)
+        )
     if hasattr(layer, "lora_embedding_A"):
-        return Found(module, layer.get_base_layer().weight, lambda: with_adapters(layer))
+        return LocatedParameter(module, layer.get_base_layer().weight, lambda: with_adapters(layer))
     return None
 
 
@@ -166,7 +170,8 @@ def with_adapters(layer: Any) -> torch.Tensor:
     its trained length from that which base and addition have (Liu et al. 2024, arXiv 2402.09353, eq. 5): all rows move.
     """
     base: torch.Tensor = layer.get_base_layer().weight
-    weight, magnitudes = base, layer.lora_magnitude_vector or {}
+    weight = base
+    magnitudes = layer.lora_magnitude_vector or {}  # of DoRA alone
     active = [name for name in layer.active_adapters if name in {*layer.lora_A, *layer.lora_embedding_A}]
     for name in active if not layer.merged else []:
         added = layer.get_delta_weight(name)
@@ -188,14 +193,14 @@ def word_table(backbone: nn.Module) -> Any:
     return getattr(embedding, "base_layer", embedding)
 
 
-def _module_at(backbone: nn.Module, place: str) -> nn.Module | None:
+def _module_at(backbone: nn.Module, path: str) -> nn.Module | None:
     """A module by its path, through the copies that peft trains in place of modules on the way."""
     module: Any = backbone
-    for part in place.split("."):
-        module = dict(module.named_children()).get(part)
+    for name in path.split("."):
+        module = dict(module.named_children()).get(name)
         for kind, original in (("modules_to_save", "original_module"), ("ln_tuning_layers", "base_layer")):
             if isinstance(copies := getattr(module, kind, None), nn.ModuleDict):
-                active = [copies[name] for name in module.active_adapters if name in copies]
+                active = [copies[adapter] for adapter in module.active_adapters if adapter in copies]
                 module = active[0] if active else getattr(module, original)
         if module is None:
             return None
@@ -263,6 +268,7 @@ def adapter_regime(components: Mapping[str, tuple[str, ...]]) -> Regime:
 
 
 def _unions(leaves: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    """Name of a union, as ``--freeze`` takes it, to its leaves in a model that has these leaves."""
     embeddings = frozenset(leaf for leaf in leaves if leaf in EMBEDDING_PARAMETERS)
     backbone = frozenset(leaf for leaf in leaves if leaf != "head")
     return {"embeddings": embeddings, "encoder": backbone - embeddings - {"pooler"}, "backbone": backbone}
@@ -297,7 +303,7 @@ def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozense
         return {word}
     if match := re.fullmatch(r"layers\.(\d+)-(\d+)", word):
         first, last = int(match[1]), min(int(match[2]), len(leaves))  # no model has a layer of that number
-        in_range = [f"layers.{k}" for k in range(first, last + 1)]
+        in_range = [f"layers.{layer}" for layer in range(first, last + 1)]
         missing = [leaf for leaf in in_range if leaf not in leaves]
         if in_range and not missing:
             return set(in_range)
@@ -333,7 +339,7 @@ def layer_ranges(numbers: list[int]) -> list[str]:
     for i, number in enumerate(numbers):
         if i and numbers[i - 1] == number - 1:
             continue
-        end = next(n for n in numbers[i:] if n + 1 not in numbers)
+        end = next(other for other in numbers[i:] if other + 1 not in numbers)
         ranges.append(f"layers.{number}" if end == number else f"layers.{number}-{end}")
     return ranges
 
@@ -345,7 +351,8 @@ def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple
     part in the forward pass is frozen under any regime: it gets no gradient, which DDP waits for. So are old rows that
     are held, and of a model with adapters all of the backbone but these and added rows.
     """
-    is_adapted, parameters = has_adapters(model), dict(model.named_parameters())
+    is_adapted = has_adapters(model)
+    parameters = dict(model.named_parameters())
     frozen = {n for leaf, names in list_components(model, family).items() if leaf in regime.frozen for n in names}
     for name, parameter in parameters.items():
         is_unused = any(matches(pattern, name.removeprefix(BACKBONE)) for pattern in family.unused)

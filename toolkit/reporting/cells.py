@@ -53,26 +53,28 @@ def number(value: object, digits: int = 3) -> str:
 
 def mean_and_sd(values: Iterable[float]) -> str:
     """Mean ± sample standard deviation over seeds; the value alone for one seed; undefined ones are counted."""
-    array = np.array(list(values), dtype=np.float64)
-    defined = array[~np.isnan(array)]
-    if not len(array):
+    values_of_seeds = np.array(list(values), dtype=np.float64)
+    defined = values_of_seeds[~np.isnan(values_of_seeds)]
+    num_seeds, num_undefined = len(values_of_seeds), len(values_of_seeds) - len(defined)
+    if not num_seeds:
         return NOT_APPLICABLE
     if not len(defined):
-        return f"{UNDEFINED} ({len(array)} of {len(array)})" if len(array) > 1 else UNDEFINED
-    text = number(defined.mean())
+        return f"{UNDEFINED} ({num_seeds} of {num_seeds})" if num_seeds > 1 else UNDEFINED
+    mean = defined.mean()
+    text = number(mean)
     if len(defined) > 1 and defined.any():  # 0 in every seed is plain 0
-        spread = defined.std(ddof=1)
-        text += f" ± {number(spread if spread > 1e-12 * abs(defined.mean()) else 0.0, 2)}"  # less is rounding
-    return text + (f" ({len(array) - len(defined)} undefined)" if len(defined) < len(array) else "")
+        sd = defined.std(ddof=1)
+        text += f" ± {number(sd if sd > 1e-12 * abs(mean) else 0.0, 2)}"  # less is rounding
+    return text + (f" ({num_undefined} undefined)" if num_undefined else "")
 
 
-def span(values: Iterable[float]) -> str:
-    """A count, or the least and the greatest of several; NaN are left out."""
-    counts = [value for value in values if value == value]
-    if not counts:
+def span(counts: Iterable[float]) -> str:
+    """A count, or the least and the greatest of several; NaN are left out, and of none it is "not known"."""
+    known = [count for count in counts if count == count]
+    if not known:
         return "not known"
-    low, high = int(min(counts)), int(max(counts))
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    least, greatest = int(min(known)), int(max(known))
+    return f"{least:,}" if least == greatest else f"{least:,} to {greatest:,}"
 
 
 POSITIONS = {
@@ -129,13 +131,15 @@ def mean_text(mean: float, sd: float) -> str:
 
 def estimate_text(value: float, low: float, high: float, digits: int = 3, *, is_signed: bool = False) -> str:
     """``0.267 (0.226 to 0.305)`` with fixed decimals; the value alone where there is no interval."""
-    texts = [_decimal(end, digits, is_signed) for end in (value, low, high)]
-    return texts[0] if math.isnan(low) or math.isnan(high) else f"{texts[0]} ({texts[1]} to {texts[2]})"
+    text = _decimal(value, digits, is_signed)
+    if math.isnan(low) or math.isnan(high):
+        return text
+    return f"{text} ({_decimal(low, digits, is_signed)} to {_decimal(high, digits, is_signed)})"
 
 
-def estimate_of(line: "Mapping[Any, Any] | pd.Series", digits: int = 3, *, is_signed: bool = False) -> str:
+def estimate_of(record: "Mapping[Any, Any] | pd.Series", digits: int = 3, *, is_signed: bool = False) -> str:
     """The value of a record with its interval, as :func:`estimate_text` writes them."""
-    return estimate_text(line["value"], line["low"], line["high"], digits, is_signed=is_signed)
+    return estimate_text(record["value"], record["low"], record["high"], digits, is_signed=is_signed)
 
 
 def _decimal(value: float, digits: int, is_signed: bool) -> str:
@@ -148,10 +152,10 @@ def _decimal(value: float, digits: int, is_signed: bool) -> str:
 
 def percent_text(value: float, low: float, high: float) -> str:
     """A share as ``1.93 % (1.90 to 1.96 %)``; the value alone where there is no interval."""
-    texts = [number(100 * share) for share in (value, low, high)]
     if math.isnan(value):
         return UNDEFINED
-    return f"{texts[0]} %" if math.isnan(low) else f"{texts[0]} % ({texts[1]} to {texts[2]} %)"
+    text = f"{number(100 * value)} %"
+    return text if math.isnan(low) else f"{text} ({number(100 * low)} to {number(100 * high)} %)"
 
 
 _REGIMES = {

@@ -25,11 +25,11 @@ def image_of(chart: Chart, kind: str) -> bytes:
     if kind == "png":
         return bytes(vl_convert.svg_to_png(svg, scale=SCALE))
     if kind == "pdf":
-        # A pixel is .75 points, and what is drawn keeps its coordinates.
-        smaller = re.sub(
+        # A pixel is .75 points, and what is drawn keeps its coordinates: the first two sides are those of the picture.
+        in_points = re.sub(
             r'(width|height)="([0-9.]+)"', lambda side: f'{side[1]}="{0.75 * float(side[2]):g}"', svg, count=2
         )
-        return in_order(bytes(vl_convert.svg_to_pdf(smaller)))
+        return in_order(bytes(vl_convert.svg_to_pdf(in_points)))
     return svg.encode()
 
 
@@ -49,14 +49,16 @@ _MARK = re.compile(
 def _with_shared_shapes(svg: str) -> str:
     """The SVG with each shape that stands at hundreds of places written once: a fifth of the bytes of a scatter."""
     counts = Counter(match[3] for match in _MARK.finditer(svg))
+    # A definition costs bytes too: it pays where hundreds of marks share it.
     names = {shape: f"shape{index}" for index, (shape, count) in enumerate(counts.items()) if count > 200}
     if not names:
         return svg
 
-    def reference_to(match: re.Match[str]) -> str:
-        if match[3] not in names:
-            return match[0]
-        return f'<use href="#{names[match[3]]}" x="{float(match[1]):.1f}" y="{float(match[2]):.1f}"/>'
+    def reference_to(mark: re.Match[str]) -> str:
+        x, y, shape = mark.groups()
+        if shape not in names:
+            return mark[0]
+        return f'<use href="#{names[shape]}" x="{float(x):.1f}" y="{float(y):.1f}"/>'
 
     shapes = "".join(f'<path id="{name}" {shape}/>' for shape, name in names.items())
     start = svg.index(">") + 1
@@ -82,46 +84,53 @@ def in_order(pdf: bytes) -> bytes:
 
     Files of more than plain objects behind a plain table of their places (as other writers make them) stay as they are.
     """
-    start = re.search(rb"startxref\s+(\d+)\s+%%EOF\s*$", pdf)
-    if start is None or not pdf[int(start[1]) :].startswith(b"xref"):
+    ending = re.search(rb"startxref\s+(\d+)\s+%%EOF\s*$", pdf)
+    if ending is None or not pdf[int(ending[1]) :].startswith(b"xref"):
         return pdf
-    table, _, trailer = pdf[int(start[1]) : start.start()].partition(b"trailer")
-    places = {
-        number: int(line[:10])
-        for number, line in enumerate(re.findall(rb"^\d{10} \d{5} [nf]", table, re.MULTILINE))
-        if line.endswith(b"n")
-    }
-    ends = dict(zip(sorted(places.values()), [*sorted(places.values())[1:], int(start[1])], strict=True))
-    bodies = {number: pdf[place : ends[place]].partition(b"obj")[2] for number, place in places.items()}
-    parts = {number: _sorted_resources(body) for number, body in bodies.items()}
-    # From the trailer on, depth first: equal pages then have equal numbers.
-    order: dict[int, int] = {}
-    waiting = [int(number) for number in _REFERENCE.findall(trailer)][::-1]
-    while waiting:
-        number = waiting.pop()
-        if number not in order:
-            order[number] = len(order) + 1
-            waiting += [int(reference) for reference in _REFERENCE.findall(parts[number][0])][::-1]
+    table_offset = int(ending[1])
+    table, _, trailer = pdf[table_offset : ending.start()].partition(b"trailer")
+    # A line of the table, of ten digits and a kind, says where the object of its number begins.
+    lines = enumerate(re.findall(rb"^\d{10} \d{5} [nf]", table, re.MULTILINE))
+    offsets = {number: int(line[:10]) for number, line in lines if line.endswith(b"n")}
+    # An object ends where the next one in the file begins.
+    in_file = sorted(offsets.values())
+    end_of = dict(zip(in_file, [*in_file[1:], table_offset], strict=True))
+    bodies = {number: pdf[offset : end_of[offset]].partition(b"obj")[2] for number, offset in offsets.items()}
+    objects = {number: _sorted_resources(body) for number, body in bodies.items()}
+    new_numbers = _new_numbers(trailer, {number: dictionary for number, (dictionary, _) in objects.items()})
 
     def renamed(text: bytes) -> bytes:
-        return _REFERENCE.sub(lambda reference: b"%d 0 R" % order[int(reference[1])], text)
+        return _REFERENCE.sub(lambda reference: b"%d 0 R" % new_numbers[int(reference[1])], text)
 
-    written = pdf[: min(places.values())]
-    rows = [b"0000000000 65535 f\r\n"]
-    for number, new_number in order.items():
+    written = pdf[: in_file[0]]
+    rows = [b"0000000000 65535 f\r\n"]  # of object 0, which every table begins with
+    for number, new_number in new_numbers.items():
+        dictionary, stream = objects[number]
         rows.append(b"%010d 00000 n\r\n" % len(written))
-        written += b"%d 0 obj" % new_number + renamed(parts[number][0]) + parts[number][1]
-    count = b"%d" % len(rows)
-    trailer = renamed(re.sub(rb"/Size \d+", b"/Size " + count, trailer))
-    return b"%sxref\n0 %s\n%strailer%sstartxref\n%d\n%%%%EOF" % (written, count, b"".join(rows), trailer, len(written))
+        written += b"%d 0 obj" % new_number + renamed(dictionary) + stream
+    num_rows = b"%d" % len(rows)
+    trailer = renamed(re.sub(rb"/Size \d+", b"/Size " + num_rows, trailer))
+    end = b"trailer%sstartxref\n%d\n%%%%EOF" % (trailer, len(written))
+    return written + b"xref\n0 " + num_rows + b"\n" + b"".join(rows) + end
+
+
+def _new_numbers(trailer: bytes, dictionaries: Mapping[int, bytes]) -> dict[int, int]:
+    """Number of each object to the new one: from the trailer on, depth first, so that equal pages have equal ones."""
+    new_numbers: dict[int, int] = {}
+    waiting = [int(number) for number in _REFERENCE.findall(trailer)][::-1]  # the next one last
+    while waiting:
+        number = waiting.pop()
+        if number not in new_numbers:
+            new_numbers[number] = len(new_numbers) + 1
+            waiting += [int(reference) for reference in _REFERENCE.findall(dictionaries[number])][::-1]
+    return new_numbers
 
 
 def _sorted_resources(body: bytes) -> tuple[bytes, bytes]:
     """The dictionary of an object, its resources sorted by name, and its stream, which refers to them by name."""
-    head, stream, rest = body.partition(b"stream\n")
-    return _RESOURCES.sub(
-        lambda resources: b"".join(sorted(resources[0].splitlines(keepends=True))), head
-    ), stream + rest
+    dictionary, keyword, stream = body.partition(b"stream\n")
+    ordered = _RESOURCES.sub(lambda match: b"".join(sorted(match[0].splitlines(keepends=True))), dictionary)
+    return ordered, keyword + stream
 
 
 def write_charts(folder: Path, charts: Mapping[str, Chart]) -> None:

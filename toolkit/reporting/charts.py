@@ -99,9 +99,11 @@ Charts: TypeAlias = dict[str, Chart]
 def data_of(table: pd.DataFrame, columns: Sequence[str] | None = None) -> Any:
     """The records of a table as inline data: numbers to five significant digits, what is undefined as null."""
     selected = table if columns is None else table[list(columns)]
-    parts = {str(name): [_json_value(value) for value in selected[name]] for name in selected}
+    values_by_column = {str(name): [_json_value(value) for value in selected[name]] for name in selected}
     # No list: Altair copies every value of one again whenever a chart is layered, concatenated or themed.
-    records = tuple(dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True))
+    records = tuple(
+        dict(zip(values_by_column, values, strict=True)) for values in zip(*values_by_column.values(), strict=True)
+    )
     return altair.Data(values=records)
 
 
@@ -131,7 +133,7 @@ class Picker:
 def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
     """Dim every series but the picked one; ``field`` is the column that names them, ``label`` the name of the list."""
     names = [str(value) for value in values]
-    slug = "".join(character if character.isalnum() else "_" for character in field)
+    slug = "".join(character if character.isalnum() else "_" for character in field)  # a name of a variable in Vega
     legend = altair.selection_point(name=f"legend_{slug}", fields=[field], bind="legend")
     all_series = "all"
     choice = altair.param(
@@ -163,7 +165,8 @@ def shape(field: str, values: Iterable[str], /, title: str | None = None, **lege
 
 def _legend(names: Sequence[str], title: str | None, options: Mapping[str, Any]) -> Any:
     """A legend in as many columns as names of this length have room for."""
-    columns = next((number for number, letters in ((3, 32), (2, 50)) if max(map(len, names), default=0) <= letters), 1)
+    longest = max(map(len, names), default=0)  # letters, of which 32 fit into a third of the width, 50 into half
+    columns = 3 if longest <= 32 else 2 if longest <= 50 else 1
     return altair.Legend(title=title, **({"columns": columns, "labelLimit": WIDTH // columns - 40} | dict(options)))
 
 
@@ -180,10 +183,10 @@ def thickness(field: str, values: Iterable[str]) -> Any:
     widths = [altair.value(float(f"{width:.3g}")) for width in np.linspace(3.6, 1.4, len(names))]
     if len(names) < 2:
         return altair.Undefined
-    chosen: Any = altair  # not by a scale, which the legend would show
+    conditions: Any = altair  # not by a scale, which the legend would show
     for name, width in zip(names[:-1], widths[:-1], strict=True):
-        chosen = chosen.when(f"datum[{json.dumps(field)}] == {json.dumps(name)}").then(width)
-    return chosen.otherwise(widths[-1])
+        conditions = conditions.when(f"datum[{json.dumps(field)}] == {json.dumps(name)}").then(width)
+    return conditions.otherwise(widths[-1])
 
 
 def outline(colour: Any) -> Any:
@@ -207,9 +210,9 @@ def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
     return pd.Series(NO_REGIME, index=table.index, dtype=object)
 
 
-def ordered(found: Iterable[str], order: Iterable[str] | None) -> list[str]:
+def ordered(names: Iterable[str], order: Iterable[str] | None) -> list[str]:
     """Distinct names, those of ``order`` first: each then has its colour in every chart."""
-    return list(dict.fromkeys([*(order or ()), *found]))
+    return list(dict.fromkeys([*(order or ()), *names]))
 
 
 def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
@@ -229,41 +232,59 @@ def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFra
 
 
 def padded(values: Iterable[float], share: float = 0.06, most: float = math.inf) -> Any:
-    """The scale of an axis that holds every value, with room at both ends; no tick stands above ``most``."""
-    ends = [float(value) for value in values if value == value] or [0.0, 1.0]
-    pad = share * (max(ends) - min(ends)) or 0.03 * abs(ends[0]) or 0.5
-    low, high = min(ends) - pad, max(ends) + pad
-    if max(ends) <= most < high:
-        high = most + min(pad, share * (most - low))
+    """The scale of an axis that holds every value, with room at both ends; no tick stands above ``most``.
+
+    The room is ``share`` of the values' range; of equal values 3 % of their size, or of zeros .5.
+    """
+    defined = [float(value) for value in values if value == value] or [0.0, 1.0]
+    least, greatest = min(defined), max(defined)
+    room = share * (greatest - least) or 0.03 * abs(least) or 0.5
+    low, high = least - room, greatest + room
+    if greatest <= most < high:
+        high = most + min(room, share * (most - low))
     return altair.Scale(domain=[low, high], nice=False)
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Two to seven round values between the ends of a logarithmic axis."""
+    """Two to seven round values between the ends of a logarithmic axis.
+
+    Below .8 decades multiples of 1, 2 or 5 times a power of ten, whichever gives seven at most; up to 1.6 decades 1, 2
+    and 5 of each; up to 2.6 decades 1 and 3 of each; beyond that powers of ten alone: every one up to 6 decades, every
+    second up to 12, and so on.
+    """
     decades = math.log10(high / low)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     if decades < 0.8:  # hardly logarithmic: no power of ten may be in it
         step = 10.0 ** math.floor(math.log10((high - low) / 3))
         step *= 5 if high - low > 12 * step else 2 if high - low > 5 * step else 1
-        return [float(f"{i * step:.6g}") for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    steps = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 2.6 else (1,)
-    stride = max(1, math.ceil(decades / 6)) if steps == (1,) else 1
-    ticks = [float(f"{step}e{power}") for power in powers for step in steps if power % stride == 0]
-    return [value for value in ticks if low <= value <= high]
+        multiples = range(math.ceil(low / step), math.floor(high / step) + 1)
+        return [float(f"{i * step:.6g}") for i in multiples]
+    digits = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 2.6 else (1,)
+    stride = max(1, math.ceil(decades / 6)) if digits == (1,) else 1
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{digit}e{power}") for power in powers if power % stride == 0 for digit in digits]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def log_axis(values: Iterable[float], num_floors: int = 0, height: float = 150) -> "LogAxis":
-    """A logarithmic axis that holds every value above 0, and ``num_floors`` places below it for what is exactly 0."""
+    """A logarithmic axis that holds every value above 0, and ``num_floors`` floors below it for what is exactly 0.
+
+    ``height``: pixels of the axis with its floors.
+    """
     positive = [float(value) for value in values if value > 0]
     low, high = (min(positive) / 1.35, max(positive) * 1.35) if positive else (0.1, 10.0)
-    room = FLOOR * (num_floors + 1) if num_floors else 0.0
-    per_pixel = math.log10(high / low) / (height - room)
-    floors = tuple(low / 10 ** (per_pixel * FLOOR * (i + 0.8)) for i in range(num_floors))
-    return LogAxis(low, high, low / 10 ** (per_pixel * room), floors)
+    floors_height = FLOOR_HEIGHT * (num_floors + 1) if num_floors else 0.0
+    decades_per_pixel = math.log10(high / low) / (height - floors_height)
+
+    def value_below(pixels: float) -> float:
+        """The value so many pixels below the axis proper."""
+        return low / 10 ** (decades_per_pixel * pixels)
+
+    floors = tuple(value_below(FLOOR_HEIGHT * (i + 0.8)) for i in range(num_floors))
+    return LogAxis(low, high, value_below(floors_height), floors)
 
 
-FLOOR = 10.0
-"""Pixels of a place for exact zeros."""
+FLOOR_HEIGHT = 10.0
+"""Pixels of a floor, on which the exact zeros of one series stand."""
 
 
 @dataclass(frozen=True)
@@ -274,39 +295,41 @@ class LogAxis:
     """Where the axis proper begins."""
     high: float
     bottom: float
+    """Where it ends below, with the floors."""
     floors: tuple[float, ...]
-    """Where to draw what is exactly 0, a place per series, from the axis down."""
+    """Where to draw what is exactly 0, a value per series, from the axis down."""
 
     def scale(self) -> Any:
         return altair.Scale(type="log", domain=[self.bottom, self.high], nice=False)
 
     def axis(self, **options: Any) -> Any:
-        """With ``exactly 0`` beside the places below it."""
+        """Altair's axis, with ``exactly 0`` beside the floors; ``options`` are those of ``altair.Axis``."""
         ticks = log_ticks(self.low, self.high)
-        floor = [math.sqrt(self.low * self.bottom)] if self.floors else []
-        label_expression = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
         look = {"format": "~g", "grid": True, "labelOverlap": "greedy", "labelSeparation": 4}
-        if floor:  # a line amid the places for zeros would say that some lie above it, and others below
-            grid_opacity = {"condition": {"test": f"datum.value < {self.low}", "value": 0}, "value": 1}
-            look |= {"labelExpr": label_expression, "gridOpacity": grid_opacity}
-        return altair.Axis(values=[*floor, *ticks], **(look | options))
+        if self.floors:
+            ticks.insert(0, math.sqrt(self.low * self.bottom))  # amid the floors, for their label
+            look["labelExpr"] = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
+            # A line amid the floors would say that some zeros lie above it, and others below.
+            look["gridOpacity"] = {"condition": {"test": f"datum.value < {self.low}", "value": 0}, "value": 1}
+        return altair.Axis(values=ticks, **(look | options))
 
     def band(self, **options: Any) -> Any:
-        """The ground under the places for zeros of a vertical axis; ``options`` are those of :meth:`axis`."""
+        """The grey ground under the floors of a vertical axis; ``options`` are those of :meth:`axis`."""
         ground = once().mark_rect(color=REFERENCE, fillOpacity=0.16)
         return ground.encode(
             y=altair.YDatum(self.bottom, scale=self.scale(), axis=self.axis(**options)), y2=altair.YDatum(self.low)
         )
 
 
-def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any]:
+def in_time(table: pd.DataFrame) -> tuple[pd.DataFrame, Any]:
     """The table with its epochs as a column ``time``, and the axis of that."""
-    epochs = sorted(lines["epoch"].unique())
-    values = epochs if len(epochs) <= 6 and np.diff(epochs, prepend=0).min() >= 0.1 * epochs[-1] else None
-    marks = {"values": values} if values else {"tickCount": 5, "tickMinStep": 1 if epochs[-1] >= 3 else 0}
+    epochs = sorted(table["epoch"].unique())
+    # A tick per epoch where their labels do not lie on one another.
+    has_room = len(epochs) <= 6 and np.diff(epochs, prepend=0).min() >= 0.1 * epochs[-1]
+    ticks = {"values": epochs} if has_room else {"tickCount": 5, "tickMinStep": 1 if epochs[-1] >= 3 else 0}
     scale = altair.Scale(zero=False, nice=False, padding=14)
-    axis = altair.Axis(format="~f", grid=False, **marks)
-    return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis)
+    axis = altair.Axis(format="~f", grid=False, **ticks)
+    return table.assign(time=table["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis)
 
 
 def look_of(
@@ -318,19 +341,22 @@ def look_of(
     that the legend names. A table without regimes gets one colour and no legend.
     """
     if list(shown) == [NO_REGIME]:
-        return {part: {"color": altair.value(COLOURS[0])} for part in ("bars", "points")}
+        return {marks: {"color": altair.value(COLOURS[0])} for marks in ("bars", "points")}
     legend = {"values": list(shown)} | legend
     common = {"color": colour(field, names, **legend)} | ({"opacity": picker.opacity} if picker else {})
     return {"bars": common, "points": common | {"shape": shape(field, names, **legend)}}
 
 
 def picked(
-    found: Iterable[str], order: Iterable[str] | None, label: str | None = None, **legend: Any
+    regimes: Iterable[str], order: Iterable[str] | None, label: str | None = None, **legend: Any
 ) -> tuple[list[str], Picker | None, dict[str, Any]]:
-    """The regimes of a chart in order, their picker where there are several, and their look."""
-    found = list(found)
-    names = ordered(found, order)
-    present = [name for name in names if name in set(found)]
+    """The distinct regimes of a chart in order, their picker where there are several, and their look.
+
+    ``regimes``: of each record that is drawn; ``order``: of all in the report, which gives the colours.
+    """
+    drawn_regimes = list(regimes)
+    names = ordered(drawn_regimes, order)
+    present = [name for name in names if name in set(drawn_regimes)]
     picker = pick("regime", present, label) if len(present) > 1 else None
     return present, picker, look_of(names, present, picker, **legend)
 
@@ -338,10 +364,10 @@ def picked(
 def tips(**titles: str | tuple[str, str]) -> list[Any]:
     """A tooltip's fields: column to its title, or to title and number format (``.3g``)."""
     return [
-        altair.Tooltip(f"{name}:N", title=caption)
-        if isinstance(caption, str)
-        else altair.Tooltip(f"{name}:Q", title=caption[0], format=caption[1])
-        for name, caption in titles.items()
+        altair.Tooltip(f"{name}:N", title=title)
+        if isinstance(title, str)
+        else altair.Tooltip(f"{name}:Q", title=title[0], format=title[1])
+        for name, title in titles.items()
     ]
 
 
@@ -352,9 +378,9 @@ def once() -> Chart:
 
 def along(axis: Any, column: str) -> Any:
     """Another column on the same axis, such as the end of an interval."""
-    copy_of_axis = axis.copy(deep=False)
-    copy_of_axis["shorthand"] = f"{column}:Q"
-    return copy_of_axis
+    other = axis.copy(deep=False)
+    other["shorthand"] = f"{column}:Q"
+    return other
 
 
 def intervals(base: Chart, x: Any, **look: Any) -> list[Chart]:
@@ -362,8 +388,8 @@ def intervals(base: Chart, x: Any, **look: Any) -> list[Chart]:
     low, high = along(x, "low"), along(x, "high")
     rule = base.mark_rule(strokeWidth=2).encode(x=low, x2=altair.X2("high:Q"), **look)
     # Taller than a mark: an interval that is narrower than its mark is seen above and below it.
-    tick = base.mark_tick(orient="vertical", size=TICK, thickness=1.6)
-    return [rule, *(tick.encode(x=end, **look) for end in (low, high))]
+    tick = base.mark_tick(orient="vertical", size=TICK_SIZE, thickness=1.6)
+    return [rule, tick.encode(x=low, **look), tick.encode(x=high, **look)]
 
 
 def around_zero(scale: Any, margin: float) -> list[Chart]:
@@ -423,24 +449,25 @@ def themed(chart: Chart) -> Chart:
     A config of its own would be in the way: Altair's ``configure_axis`` replaces a whole section of that, and takes
     no chart that has one into a compound one.
     """
-    kind: Any = type(chart)
-    look = chart.copy(deep=False)
-    object.__setattr__(look, "__class__", kind if kind.__name__ == _THEMED else _themed_kind(kind))
-    return look
+    chart_class: Any = type(chart)
+    copy_of_chart = chart.copy(deep=False)
+    is_themed = chart_class.__name__ == _THEMED_NAME
+    object.__setattr__(copy_of_chart, "__class__", chart_class if is_themed else _themed_class(chart_class))
+    return copy_of_chart
 
 
-_THEMED = "ThemedChart"
+_THEMED_NAME = "ThemedChart"
 
 
 @cache
-def _themed_kind(kind: Any) -> type[Any]:
-    """One of Altair's kinds of chart that is drawn under our theme, whatever theme its reader has switched on."""
+def _themed_class(chart_class: Any) -> type[Any]:
+    """One of Altair's classes of chart that is drawn under our theme, whatever theme its reader has switched on."""
 
     def to_dict(self: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         with _theme():
-            return dict(kind.to_dict(self, *arguments, **options))
+            return dict(chart_class.to_dict(self, *arguments, **options))
 
-    return type(_THEMED, (kind,), {"to_dict": to_dict})
+    return type(_THEMED_NAME, (chart_class,), {"to_dict": to_dict})
 
 
 def _theme() -> Any:
@@ -463,8 +490,8 @@ def spec_of(chart: Chart) -> dict[str, Any]:
     return dict(themed(chart).to_dict(validate=False))  # its parts were checked as they were made
 
 
-TICK = 10
-"""Pixels."""
+TICK_SIZE = 10
+"""Pixels of the ticks at the ends of an interval."""
 
 
 UNDEFINED = "undefined: it was 0 before"
@@ -476,22 +503,23 @@ def percent_bars(table: pd.DataFrame, label: str, value: str, title: str) -> Cha
 
     ``label`` and ``value`` are columns, ``title`` that of the axis with its unit.
     """
-    labels = ["exactly 0" if size == 0 else f"{size:.3g} %" if size == size else UNDEFINED for size in table[value]]
-    bars = table[[label, value]].fillna({value: 0.0}).assign(said=labels)
-    reach = float(bars[value].max()) or 1.0, min(float(bars[value].min()), 0.0)
-    room = 0.16 * (reach[0] - reach[1])
-    scale = altair.Scale(domain=[reach[1] - (room if reach[1] < 0 else 0), reach[0] + room], nice=False)
+    texts = ["exactly 0" if size == 0 else f"{size:.3g} %" if size == size else UNDEFINED for size in table[value]]
+    bars = table[[label, value]].fillna({value: 0.0}).assign(said=texts)
+    greatest = float(bars[value].max()) or 1.0
+    least = min(float(bars[value].min()), 0.0)
+    room = 0.16 * (greatest - least)  # of the text beside a bar
+    scale = altair.Scale(domain=[least - (room if least < 0 else 0), greatest + room], nice=False)
     base = altair.Chart(data_of(bars)).encode(
         y=altair.Y(f"{label}:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False)),
         x=altair.X(f"{value}:Q", scale=scale, title=title, axis=altair.Axis(tickCount=5, format="~f")),
         tooltip=tips(**{label: label, "said": title}),
     )
-    texts = base.mark_text(align="left", dx=5).encode(text=altair.Text("said:N"))
-    drawn = base.mark_bar(color=COLOURS[0], height=13)
-    return altair.layer(drawn, texts, width=440, height=max(26 * len(bars), 40))
+    numbers = base.mark_text(align="left", dx=5).encode(text=altair.Text("said:N"))
+    bar_marks = base.mark_bar(color=COLOURS[0], height=13)
+    return altair.layer(bar_marks, numbers, width=440, height=max(26 * len(bars), 40))
 
 
 def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:
     """Make each chart; one that is None does not apply and is left out."""
-    made = {name: make() for name, make in makers.items()}
-    return {name: chart for name, chart in made.items() if chart is not None}
+    charts = {name: make() for name, make in makers.items()}
+    return {name: chart for name, chart in charts.items() if chart is not None}

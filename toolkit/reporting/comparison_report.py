@@ -80,11 +80,12 @@ def commands_of(
     arguments = ["--out", command_path(out)]
     for name, value in settings.items():
         arguments += [f"--{name}", str(value)] if value is not None else []
-    places = " ".join(_shown_places([run.path if isinstance(run, Run) else Path(run) for run in runs]))
-    return "\n".join([command_place(), *commands, f"python -m toolkit report {places} {shlex.join(arguments)}"])
+    paths = [run.path if isinstance(run, Run) else Path(run) for run in runs]
+    report = f"python -m toolkit report {' '.join(_shell_words(paths))} {shlex.join(arguments)}"
+    return "\n".join([command_place(), *commands, report])
 
 
-def _shown_places(paths: Sequence[Path]) -> list[str]:
+def _shell_words(paths: Sequence[Path]) -> list[str]:
     """Run directories as words for a shell; many as a pattern, where they are all that their folder holds."""
     parents = {path.resolve().parent for path in paths}
     if len(paths) > MANY_RUNS and len(parents) == 1:
@@ -94,11 +95,11 @@ def _shown_places(paths: Sequence[Path]) -> list[str]:
     return [shlex.quote(command_path(path)) for path in paths]
 
 
-COMPACT = "Drift of the embedding parameters since the first snapshot, means ± standard deviations over seeds"
+DRIFT_CAPTION = "Drift of the embedding parameters since the first snapshot, means ± standard deviations over seeds"
 MOST_CSV_LINES = 20_000
 """Longer tables are Parquet only: as text they would be megabytes that nobody reads."""
 
-PAPER: Mapping[str, tuple[str, str]] = {
+PAPER_TABLES: Mapping[str, tuple[str, str]] = {
     "comparison": (
         "Differences between conditions on the same items, paired by seed",
         "group pair split difference interval verdict detectable_gap_points margin_points num_seeds num_items score",
@@ -121,7 +122,7 @@ PAPER: Mapping[str, tuple[str, str]] = {
 
 def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataFrame]:
     """File name to table, all groups together."""
-    parts = {
+    all_tables = {
         "verdicts": verdicts_frame(cards),
         "comparison": data.comparison,
         "comparison_by_seed": data.seeds,
@@ -143,17 +144,17 @@ def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataF
         "positions": _joined([tables.positions for tables in data.details]),
         "tokens": _joined([tables.tokens for tables in data.details]),
     }
-    return {name: table for name, table in parts.items() if len(table)}
+    return {name: table for name, table in all_tables.items() if len(table)}
 
 
 def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The tables of all groups one below the other, those without lines left out."""
+    """The tables of all groups one below the other; those without lines, whose columns may be other ones, left out."""
     filled = [frame for frame in frames if len(frame)]
     return pd.concat(filled, ignore_index=True) if filled else frames[0]
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], title: str) -> None:
-    """Write every table as Parquet, as CSV unless it is very long, and as LaTeX where PAPER has it."""
+    """Write every table as Parquet, as CSV unless it is very long, and as LaTeX where PAPER_TABLES has it."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         if len(table) <= MOST_CSV_LINES:
@@ -161,7 +162,9 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], title: str) -
         files.write_with(folder / f"{name}.parquet", partial(_write_parquet, table))
     latex_tables = paper_tables(tables)
     if "drift_compact" in tables:
-        latex_tables["drift_compact"] = export_table(tables["drift_compact"], caption=COMPACT, label="drift-compact")
+        latex_tables["drift_compact"] = export_table(
+            tables["drift_compact"], caption=DRIFT_CAPTION, label="drift-compact"
+        )
     for name, text in latex_tables.items():
         files.write_text(folder / f"{name}.tex", text)
     files.write_text(folder / "tables.tex", latex.document(latex_tables, title))
@@ -176,32 +179,42 @@ def _write_parquet(table: pd.DataFrame, path: Path) -> None:
 
 def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """Name to LaTeX of the tables that a paper prints."""
-    sources = {**tables, **({"tests": tables["comparison"]} if "comparison" in tables else {})}
-    printed = {}
-    for name, (caption, columns) in PAPER.items():
-        if name not in sources:
+    texts = {}
+    for name, (caption, columns) in PAPER_TABLES.items():
+        source = "comparison" if name == "tests" else name
+        if source not in tables:
             continue
-        table = sources[name]
-        if name in ("comparison", "tests"):
-            table = shown_comparison(
-                table, sources.get("comparison_by_seed", pd.DataFrame(columns=columns_of("compare_seeds")))
-            )
+        table = tables[source]
+        headings = {}
+        if source == "comparison":
+            no_seeds = pd.DataFrame(columns=columns_of("compare_seeds"))
+            table = shown_comparison(table, tables.get("comparison_by_seed", no_seeds))
         elif name == "verdicts":
-            # Of a claim that is refused the number stands alone, and is none of it.
-            known = ~table["verdict"].isin(REFUSALS)
-            intervals = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
-            numbers = table.assign(interval=intervals, value=[text_of(value) for value in table["value"]])
-            table = numbers.assign(**{name: numbers[name].where(known, "") for name in ("value", "unit", "interval")})
+            table = _printed_verdicts(table)
+            headings = {"interval": Column(label="interval")}  # each in its own unit
         units = covered(table) if name == "comparison" else ""
         caption += f", with intervals over {units}" if units else ""
         present = [column for column in columns.split() or map(str, table) if column in table]
-        constant, caption_end = latex.shared(table, [column for column in SHARED if column in present])
-        headings = {"interval": Column(label="interval")} if name == "verdicts" else {}  # each in its own unit
-        printed_columns = [column for column in present if column not in constant]
+        shared_columns, caption_end = latex.shared(table, [column for column in SHARED if column in present])
+        printed_columns = [column for column in present if column not in shared_columns]
         block = table_block(table, printed_columns, caption + caption_end, **headings)
         if isinstance(block, TableBlock):
-            printed[name] = latex.booktabs(shown(block), name.replace("_", "-"))
-    return printed
+            texts[name] = latex.booktabs(shown(block), name.replace("_", "-"))
+    return texts
+
+
+def _printed_verdicts(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """The table of verdicts with its numbers as texts; none of a claim that is refused, whose number is none of it."""
+    is_known = ~verdicts["verdict"].isin(REFUSALS)
+    texts = pd.DataFrame(
+        {
+            "value": list(map(text_of, verdicts["value"])),
+            "unit": verdicts["unit"].tolist(),
+            "interval": list(map(interval, verdicts["low"], verdicts["high"])),
+        },
+        index=verdicts.index,
+    )
+    return verdicts.assign(**{name: texts[name].where(is_known, "") for name in texts})
 
 
 SHARED = ("group", "score", "num_seeds", "num_train_examples", "margin_points")
@@ -243,11 +256,11 @@ def write_report(
     """
     out = check_out(out)
     start_library()
-    places = find_runs(runs, base).note_lost(labels, tasks)
+    opened = find_runs(runs, base).note_lost(labels, tasks)
     if pairs is not None:
-        pairs = [pair for pair in pairs if not places.lost.intersection(pair)]
+        pairs = [pair for pair in pairs if not opened.lost.intersection(pair)]
     evidence = measure(
-        places.runs,
+        opened.runs,
         labels,
         pairs=pairs,
         margin_points=margin_points,
@@ -259,7 +272,7 @@ def write_report(
             "question": question,
             "expected": expected,
             "sources": sources,
-            "left_out": places.left_out,
+            "left_out": opened.left_out,
         },
     )
     if command is None:
@@ -299,8 +312,8 @@ def publish_evidence(evidence: Evidence, out: Path) -> Report:
     return Report(out / "report.md", page.answers)
 
 
-def _file_names(groups: Sequence[Group]) -> list[str]:
-    """The beginning of the file names of each group's figures: nothing for one group, else its number and title."""
+def _figure_prefixes(groups: Sequence[Group]) -> list[str]:
+    """What the file names of each group's figures begin with: nothing for one group, else its number and title."""
     if len(groups) == 1:
         return [""]
     slugs = (re.sub(r"[^a-z0-9]+", "-", group.title.lower()).strip("-")[:60] for group in groups)
@@ -325,60 +338,66 @@ def make_page(data: ReportData, cards: Sequence[Card]) -> Page:
 def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
     study_parts = {section.id: section for section in study_sections(data)}
-    drift_sections = {
-        topic.id: topic for topic in drift_topics(data.details, _file_names(data.groups), described(cards))
-    }
-    commands, expected, sources = (data.evidence.page.get(name) for name in ("command", "expected", "sources"))
-    data_sources = tuple(TextBlock(text=f"Data of {name}: {source}") for name, source in (sources or {}).items())
-    repeat = (CodeBlock(text=commands) if commands else TextBlock(text="Which command made it was not kept."),)
-    scores, comparison = study_parts["scores"], study_parts.get("comparison")
+    topics = drift_topics(data.details, _figure_prefixes(data.groups), described(cards))
+    drift_parts = {section.id: section for section in topics}
+    scores = study_parts["scores"]
+    commands = data.evidence.page.get("command")
+    repeat = CodeBlock(text=commands) if commands else TextBlock(text="Which command made it was not kept.")
     # One task is one point: beside its score there is no relation to be seen.
-    main_names = [
-        section_name for section_name in ("shuffled-labels", "drift-and-score") if section_name in study_parts
-    ]
-    main_names = [name for name in main_names if name != "drift-and-score" or len(data.groups) > 1]
-    other_names = [name for name in study_parts if name not in ("scores", "comparison", *main_names)]
-    words_part = words_section(data.words)
-    new_tokens = cards_section(data, cards)
-    exposed = folds(
-        [tables.group.title for tables in data.details], [[exposure_block(tables)] for tables in data.details]
-    )
-    row_parts = [
-        folded(drift_sections[name]) for name in ("word-rows", "positions", "segments") if name in drift_sections
-    ]
-    adapted = any(condition.adapts_embeddings for group in data.groups for condition in group.conditions)
-    lead = words_lead(EXPOSED, data.groups) + f" {ADAPTED}" * adapted
-    why = Section(id="why", title="Why rows moved: what training exposed", lead=lead, blocks=(*exposed, *row_parts))
-    return [
-        *([words_part] if words_part else []),
-        replace(scores, blocks=(*scores.blocks, folded(drift_sections["training"]))),
-        drift_sections["drift"],
-        *([new_tokens] if new_tokens else []),
-        *([why] if row_parts else []),
-        *(study_parts[name] for name in main_names),
-        Section(
-            id="sure",
-            title="How sure this is",
-            lead=f"Expected before the runs: {expected}" if expected else SURE,
-            blocks=(
-                claims_block(decided(cards), "Questions with an answer"),
-                *((folded(comparison),) if comparison else ()),
-                *(folded(study_parts[name]) for name in other_names),
-            ),
+    main_ids = ["shuffled-labels", *(["drift-and-score"] if len(data.groups) > 1 else [])]
+    sections = [
+        words_section(data.words),
+        replace(scores, blocks=(*scores.blocks, folded(drift_parts["training"]))),
+        drift_parts["drift"],
+        cards_section(data, cards),
+        _why_section(data, drift_parts),
+        *(study_parts.get(id) for id in main_ids),
+        _sureness_section(
+            data, cards, {id: part for id, part in study_parts.items() if id not in ("scores", *main_ids)}
         ),
         limits_section(data, cards),
-        Section(id="again", title="How to repeat it", lead=REPEAT, blocks=repeat),
-        Section(
-            id="details",
-            title="Runs, data, versions, definitions",
-            lead=ABOUT,
-            blocks=data_sources
-            + tuple(
-                folded(section)
-                for section in (run_section(data), data_section(data), versions_section(data), definitions_section())
-            ),
-        ),
+        Section(id="again", title="How to repeat it", lead=REPEAT, blocks=(repeat,)),
+        _details_section(data),
     ]
+    return [section for section in sections if section is not None]
+
+
+def _why_section(data: ReportData, drift_parts: Mapping[str, Section]) -> Section | None:
+    """What training exposed, then how rows moved by it; None where nothing of single rows was kept."""
+    row_folds = [folded(drift_parts[id]) for id in ("word-rows", "positions", "segments") if id in drift_parts]
+    if not row_folds:
+        return None
+    titles = [tables.group.title for tables in data.details]
+    exposure = folds(titles, [[exposure_block(tables)] for tables in data.details])
+    is_adapted = any(condition.adapts_embeddings for group in data.groups for condition in group.conditions)
+    lead = words_lead(EXPOSED, data.groups) + f" {ADAPTED}" * is_adapted
+    return Section(id="why", title="Why rows moved: what training exposed", lead=lead, blocks=(*exposure, *row_folds))
+
+
+def _sureness_section(data: ReportData, cards: Sequence[Card], study_parts: Mapping[str, Section]) -> Section:
+    """The claims that are decided, then the comparison and whatever else of a study has no section of its own."""
+    expected = data.evidence.page.get("expected")
+    claims = claims_block(decided(cards), "Questions with an answer")
+    comparison_first = sorted(study_parts, key=lambda id: id != "comparison")
+    return Section(
+        id="sure",
+        title="How sure this is",
+        lead=f"Expected before the runs: {expected}" if expected else SURE,
+        blocks=(claims, *(folded(study_parts[id]) for id in comparison_first)),
+    )
+
+
+def _details_section(data: ReportData) -> Section:
+    """Where the data come from, then runs, data, versions and definitions, a fold each."""
+    sources = data.evidence.page.get("sources") or {}
+    data_sources = [TextBlock(text=f"Data of {name}: {source}") for name, source in sources.items()]
+    sections = (run_section(data), data_section(data), versions_section(data), definitions_section())
+    return Section(
+        id="details",
+        title="Runs, data, versions, definitions",
+        lead=ABOUT,
+        blocks=(*data_sources, *map(folded, sections)),
+    )
 
 
 SURE = "The questions that these runs decide, then every comparison with its tests."

@@ -1,5 +1,6 @@
 """Curves over the layers of a model: panels side by side, a line per series and its interval as a band."""
 
+import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,10 @@ from toolkit.reporting.charts import (
 )
 
 MOST_TICKS = 8
-GAP, FIRST_AXIS, AXIS, BARE = 20, 64, 34, 4
-"""Pixels between panels, and of a vertical axis: of the first panel of a line, of another, of one without labels."""
+PANEL_GAP = 20
+"""Pixels between panels."""
+FIRST_AXIS_WIDTH, AXIS_WIDTH, BARE_AXIS_WIDTH = 64, 34, 4
+"""Pixels of a vertical axis: of the first panel of a line, of another, of one without labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +79,15 @@ def curve_panels(
     """
     if all(panel.curves.empty for panel in panels):
         return None
-    axis_width = BARE if is_shared else AXIS
-    width = (WIDTH - FIRST_AXIS - (columns - 1) * (axis_width + GAP)) // columns
+    axis_width = BARE_AXIS_WIDTH if is_shared else AXIS_WIDTH
+    width = (WIDTH - FIRST_AXIS_WIDTH - (columns - 1) * (axis_width + PANEL_GAP)) // columns
     picker = pick("series", series, label) if len(series) > 1 else None
-    drawn = []
-    for number, panel in enumerate(panels):
-        is_first, is_last = number % columns == 0, number + columns >= len(panels)
-        panels_of_line = (
-            panels[number - number % columns : number - number % columns + columns] if is_shared else [panel]
-        )
+    charts = []
+    for i, panel in enumerate(panels):
+        is_first = i % columns == 0  # of its line
+        is_last = i + columns >= len(panels)  # of its column
+        start_of_line = i - i % columns
+        panels_of_line = panels[start_of_line : start_of_line + columns] if is_shared else [panel]
         low, high = _vertical_ends(panels_of_line) if not panel.curves.empty else (0.0, 1.0)
         has_labels = is_first or not is_shared
         x = altair.X(
@@ -103,12 +106,12 @@ def curve_panels(
         subtitle = {"subtitle": panel.subtitle} if panel.subtitle else {}
         title_lines = panel.title.split("\n")
         title = altair.Title(title_lines if len(title_lines) > 1 else panel.title, limit=width + axis_width, **subtitle)
-        drawn.append(altair.layer(*layers, width=width, height=height, title=title))
-    if len(drawn) == 1:
-        return drawn[0]
+        charts.append(altair.layer(*layers, width=width, height=height, title=title))
+    if len(charts) == 1:
+        return charts[0]
     with warnings.catch_warnings():  # one choice for all panels is what is meant
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
-        return altair.concat(*drawn, columns=columns, spacing=GAP)
+        return altair.concat(*charts, columns=columns, spacing=PANEL_GAP)
 
 
 def _layers(
@@ -124,12 +127,12 @@ def _layers(
     """The layers of one panel: bands, lines and marks of its curves, its dots and references; a note without curves."""
     if panel.curves.empty:
         return [once().mark_text(text=textwrap.wrap(panel.note or "not applicable", 24))]
-    ends = list(zip(panel.curves["low"], panel.curves["high"], strict=True))
+    intervals = list(zip(panel.curves["low"], panel.curves["high"], strict=True))
     curves = panel.curves.assign(
         place=[layer_names.get(int(layer), str(int(layer))) for layer in panel.curves["layer"]],
         low=panel.curves["low"].fillna(panel.curves["mean"]),
         high=panel.curves["high"].fillna(panel.curves["mean"]),
-        interval=["none" if low != low else f"{low:{digits}} to {high:{digits}}" for low, high in ends],
+        interval=["none" if low != low else f"{low:{digits}} to {high:{digits}}" for low, high in intervals],
     )
     value = (panel.y_title.replace("\n", " ") or "value", digits)
     kind_tip = {"kind": "what"} if kinds else {}
@@ -163,14 +166,13 @@ def _reference(table: pd.DataFrame, x: Any, y: Any, digits: str) -> list[Chart]:
     """A dotted grey line per label of a table, named where it ends."""
     names = ["label", "layer", "mean"]
     lines = altair.Chart(data_of(table, names)).mark_line(color=REFERENCE, strokeDash=[2, 3], strokeWidth=1.4)
-    drawn = [
-        lines.encode(x=x, y=y, detail=altair.Detail("label:N"), tooltip=tips(label="reference", mean=("value", digits)))
-    ]
+    tip_fields = tips(label="reference", mean=("value", digits))
+    layers = [lines.encode(x=x, y=y, detail=altair.Detail("label:N"), tooltip=tip_fields)]
     if (table["label"] != "").any():
         last = table.loc[table.groupby("label")["layer"].idxmax()]
         text = altair.Chart(data_of(last, names)).mark_text(align="right", baseline="bottom", dy=-2, fontSize=10)
-        drawn.append(text.encode(x=x, y=y, text=altair.Text("label:N")))
-    return drawn
+        layers.append(text.encode(x=x, y=y, text=altair.Text("label:N")))
+    return layers
 
 
 def _vertical_ends(panels: Sequence[Panel]) -> tuple[float, float]:
@@ -178,23 +180,28 @@ def _vertical_ends(panels: Sequence[Panel]) -> tuple[float, float]:
 
     An interval may reach half the range of the means beyond them: a wider one would flatten all lines.
     """
-    parts = [table for panel in panels for table in (panel.curves, panel.dots, panel.reference) if len(table)]
-    values = pd.concat([part["mean"] for part in parts]).dropna()
-    least, greatest = float(values.min()), float(values.max())
+    tables = [table for panel in panels for table in (panel.curves, panel.dots, panel.reference) if len(table)]
+    means = pd.concat([table["mean"] for table in tables]).dropna()
+    least, greatest = float(means.min()), float(means.max())
     room = 0.5 * max(greatest - least, 1e-9)
-    bounds = pd.concat([panel.curves[["low", "high"]].astype(float) for panel in panels])
-    low, high = max(bounds["low"].min(), least - room), min(bounds["high"].max(), greatest + room)
-    low, high = (least if low != low else min(low, least)), (greatest if high != high else max(high, greatest))
-    fixed = [[end for panel in panels if (end := getattr(panel, side)) is not None] for side in ("low", "high")]
-    low, high = fixed[0][0] if fixed[0] else low, fixed[1][0] if fixed[1] else high
+    intervals = pd.concat([panel.curves[["low", "high"]].astype(float) for panel in panels])
+    low = max(intervals["low"].min(), least - room)
+    high = min(intervals["high"].max(), greatest + room)
+    # NaN: no interval is known.
+    low = least if math.isnan(low) else min(low, least)
+    high = greatest if math.isnan(high) else max(high, greatest)
+    # What the first panel that fixes an end says holds for all.
+    low = next((panel.low for panel in panels if panel.low is not None), low)
+    high = next((panel.high for panel in panels if panel.high is not None), high)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def _layer_axis(panels: Sequence[Panel], names: Mapping[int, str]) -> Any:
     """The axis of layers, at most MOST_TICKS of them numbered, some by a name."""
     layers = sorted({int(layer) for panel in panels for layer in panel.curves["layer"]})
-    step = -(-max(len([layer for layer in layers if layer > 0]), 1) // MOST_TICKS)
-    ticks = [layer for layer in layers if layer <= 0 or layer % step == 0 or len(layers) <= MOST_TICKS]
+    num_numbered = sum(layer > 0 for layer in layers)  # 0 and below are always there
+    stride = math.ceil(max(num_numbered, 1) / MOST_TICKS)
+    ticks = [layer for layer in layers if layer <= 0 or layer % stride == 0 or len(layers) <= MOST_TICKS]
     label_expression = "datum.label"
     for layer, name in names.items():
         label_expression = f"datum.value == {layer} ? '{name}' : {label_expression}"

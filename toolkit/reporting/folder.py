@@ -51,14 +51,13 @@ def check_out(out: str | Path) -> Path:
     """
     out = Path(out)
     file = next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None)
-    run, owned = run_around(out), read_list(out, WRITTEN)
+    run = run_around(out)
+    owned = read_list(out, WRITTEN)
     # Leftovers of a report that was killed are none of the user's.
-    paths = (
-        [path for path in out.iterdir() if path.name != LOCK and not is_temporary_folder(path)] if out.is_dir() else []
-    )
+    paths = out.iterdir() if out.is_dir() else ()
+    present = sorted(path.name for path in paths if path.name != LOCK and not is_temporary_folder(path))
     names = (*owned.files, *PAGES) if owned is not None else ()
     changed = [name for name in names if owned is not None and not owned.is_free(out / name)]
-    present = sorted(path.name for path in paths)
     faults = {
         f"{shown_path(file or out)} is a file where the report's folder should go: pass another --out": file,
         f"the report would lie inside the run {(run or out).name}: pass another --out": run,
@@ -156,21 +155,19 @@ def _save_list(
     before: Mapping[str, str] | None = None,
     large: Sequence[str] = (),
 ) -> Owned:
-    """Put files.json in place, made in ``folder``; the files that are ours from then on."""
-    values = (
+    """Put files.json in place, made in ``folder``; the files that are ours from then on.
+
+    ``hashes``: name of a file to its sha256, as it will be; ``before``: as it was; ``large``: tables that git is not to
+    keep.
+    """
+    contents = (
         {"files": dict(sorted(hashes.items()))}
         | ({"before": dict(sorted(before.items()))} if before else {})
         | ({"large": large} if large else {})
     )
-    files.write_text(folder / WRITTEN, seal(values))
+    files.write_text(folder / WRITTEN, seal(contents))
     replace_file(folder / WRITTEN, owned.folder / WRITTEN, owned)
-    versions = [hashes, before or {}]
-    return Owned(
-        owned.folder,
-        WRITTEN,
-        {
-            name: [hashes_of_version[name] for hashes_of_version in versions if name in hashes_of_version]
-            for hashes_of_version in versions
-            for name in hashes_of_version
-        },
-    )
+    versions = (hashes, before or {})
+    names = dict.fromkeys(name for version in versions for name in version)
+    hashes_by_name = {name: [version[name] for version in versions if name in version] for name in names}
+    return Owned(owned.folder, WRITTEN, hashes_by_name)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL
 from toolkit.comparison.conditions import Group
 from toolkit.comparison.evidence import check_evidence, making, read_evidence
@@ -19,10 +21,10 @@ from toolkit.reporting.topics.runs import NOT_KEPT, NOT_KNOWN, SETTINGS, UNKNOWN
 
 MOST_VALUES = 3
 """Values of a setting that are named with their conditions."""
-MOST_NAMED, MOST_CONDITIONS = 8, 12
-"""Seeds and conditions that are named; of more it is said how many there are."""
+MOST_NAMED_SEEDS, MOST_NAMED_CONDITIONS = 8, 12
+"""Of more it is said how many there are."""
 SCHEDULE = "learning_rate_schedule"
-BESIDE = (
+CONFIG_FIELDS = (
     "optimizer",
     SCHEDULE,
     "weight_decay",
@@ -33,8 +35,8 @@ BESIDE = (
     "dropout",
 )
 """Fields of a config that a paper names beside SETTINGS."""
-OF_TRAINERS = {"optimizer": "optim", "max_gradient_norm": "max_grad_norm"}
-"""Fields that a Trainer's arguments have under another name."""
+TRAINER_ARGUMENTS = {"optimizer": "optim", "max_gradient_norm": "max_grad_norm"}
+"""Field of a config to what a Trainer's arguments call it, where that is another name."""
 
 GROUP = (
     "{model} was fine-tuned on {tasks} under {conditions}, with {seeds}: {runs}{failed}. Settings: {settings}.{unknown}"
@@ -44,7 +46,7 @@ DRIFT = (
     "The embedding parameters were kept {when}. Their drift is the Frobenius norm of the change since {start}, in % of "
     "the norm that the parameter had there, in float64."
 )
-BEFORE, LATER = "before training and during it", "during training, and not before it"
+KEPT_BEFORE, KEPT_LATER = "before training and during it", "during training, and not before it"
 """When a run kept them that began before its first step, and one that did not."""
 COMPARED = (
     "Conditions were compared ({count}), paired by {pairing}, and item by item where the answers are known. "
@@ -95,29 +97,11 @@ def methods_of(folder: str | Path, *, latex: bool = False) -> str:
 
 def paragraphs_of(data: ReportData) -> list[str]:
     """A paragraph for all groups that were made alike, then what holds of all of them."""
-    headlines = headline(data.comparison)
-    headlines = headlines[headlines["difference_points"].notna()]
-    compared = ALONE if headlines.empty else WITHOUT_INTERVALS
-    count = _count(len(headlines), "comparison")
-    pairing = "seed" if all(run.seed is not None for run in data.runs) else "the order of their names"
-    num_tests = int(headlines["p"].notna().sum())
-    if headlines["low_points"].notna().any():
-        compared = COMPARED.format(
-            count=count,
-            pairing=pairing,
-            bound=EXACT if headlines["num_units"].notna().any() else "",
-            level=f"{100 * data.settings.level:g}",
-            over=covered(headlines),
-            family=FAMILY.format(num_tests=_count(num_tests, "difference")) if num_tests else "",
-            least=LEAST_SEEDS,
-            alpha=f"{data.settings.alpha:g}",
-            equal=f"{100 * EQUIVALENCE_LEVEL:g}",
-            margin=_count(data.settings.margin_points, "point"),
-        )
     # Groups whose runs were made alike share a paragraph.
-    groups_by_making: dict[tuple[str, ...], list[Group]] = {}
+    groups_by_making: dict[Making, list[Group]] = {}
     for group in data.groups:
         groups_by_making.setdefault(_making_of(group), []).append(group)
+    paragraphs = [_paragraph_of(making, groups) for making, groups in groups_by_making.items()]
     packages = dict.fromkeys(name for run in data.runs for name in run.part("versions"))
     versions = [f"{name} {_known_values(run.part('versions').get(name) for run in data.runs)}" for name in packages]
     version = "".join(text.removeprefix(PACKAGE) for text in versions if text.startswith(PACKAGE))
@@ -126,13 +110,38 @@ def paragraphs_of(data: ReportData) -> list[str]:
         versions=listing(versions) or UNKNOWN,
         devices=_known_values(runs_frame(data.groups)["devices"].replace(NOT_KEPT, "")),
     )
-    paragraphs = [_paragraph_of(made, groups) for made, groups in groups_by_making.items()]
     starts = dict.fromkeys(start_of(run) or "the first snapshot" for run in data.runs)
     begin_before = [not start_of(run) for run in data.runs]
-    when = BEFORE if all(begin_before) else LATER if not any(begin_before) else f"{BEFORE}, or {LATER}"
+    when = (
+        KEPT_BEFORE if all(begin_before) else KEPT_LATER if not any(begin_before) else f"{KEPT_BEFORE}, or {KEPT_LATER}"
+    )
     drift = DRIFT.format(when=when, start=" or ".join(starts))
-    compared = compared.format(count=count, pairing=pairing)
-    return [*paragraphs, f"{drift} {compared}", software + "".join(sources), CITED.format(own=version)]
+    return [*paragraphs, f"{drift} {_compared_text(data)}", software + "".join(sources), CITED.format(own=version)]
+
+
+def _compared_text(data: ReportData) -> str:
+    """How conditions were compared: over what the intervals are, by which rules a difference is claimed."""
+    headlines = headline(data.comparison)
+    headlines = headlines[headlines["difference_points"].notna()]
+    if headlines.empty:
+        return ALONE
+    count = _count(len(headlines), "comparison")
+    pairing = "seed" if all(run.seed is not None for run in data.runs) else "the order of their names"
+    if headlines["low_points"].isna().all():
+        return WITHOUT_INTERVALS.format(count=count, pairing=pairing)
+    num_tests = int(headlines["p"].notna().sum())
+    return COMPARED.format(
+        count=count,
+        pairing=pairing,
+        bound=EXACT if headlines["num_units"].notna().any() else "",
+        level=f"{100 * data.settings.level:g}",
+        over=covered(headlines),
+        family=FAMILY.format(num_tests=_count(num_tests, "difference")) if num_tests else "",
+        least=LEAST_SEEDS,
+        alpha=f"{data.settings.alpha:g}",
+        equal=f"{100 * EQUIVALENCE_LEVEL:g}",
+        margin=_count(data.settings.margin_points, "point"),
+    )
 
 
 def _known_values(values: Iterable[object]) -> str:
@@ -145,47 +154,54 @@ def _count(number: float, noun: str) -> str:
     return f"{number:,g} {noun}{'' if number == 1 else 's'}"
 
 
-def _making_of(group: Group) -> tuple[str, ...]:
+Making = tuple[tuple[str, str], ...]
+"""How runs were made: fields of GROUP and their texts, in a form that groups with the same ones can be found by."""
+
+
+def _making_of(group: Group) -> Making:
     """How the runs of a group were made: model, conditions, seeds, settings, and the settings that are not known."""
-    runs_table = spoken(runs_frame([group])).assign(
-        **{name: [_setting_text(run, name) for run in group.runs] for name in BESIDE}
-    )
+    config_fields = {name: [_setting_text(run, name) for run in group.runs] for name in CONFIG_FIELDS}
+    runs_table = spoken(runs_frame([group])).assign(**config_fields)
     conditions = list(dict.fromkeys(runs_table["condition"]))
-    seeds = [
-        list(dict.fromkeys(seeds_of_condition))
-        for _, seeds_of_condition in runs_table.groupby("condition", sort=False)["seed"]
-    ]
-    are_named = (
-        all(seeds_of_condition == seeds[0] for seeds_of_condition in seeds)
-        and len(seeds[0]) <= MOST_NAMED
-        and NOT_KNOWN not in seeds[0]
-    )
     known_settings, unknown_settings = [], []
-    for name in (*SETTINGS, *BESIDE):
+    for name in (*SETTINGS, *CONFIG_FIELDS):
         applicable = runs_table[~runs_table[name].astype(str).str.startswith(NOT_APPLICABLE)].astype({name: str})
-        by_value = applicable.groupby(name, sort=False)["condition"].unique()
-        texts = [f"{value} ({listing(list(with_value))})" for value, with_value in by_value.items()]
-        # One value under every condition needs no conditions beside it.
-        if applicable["condition"].nunique() == len(conditions) and len(texts) == 1:
-            texts = [str(by_value.index[0])]
+        conditions_by_value = applicable.groupby(name, sort=False)["condition"].unique()
         setting = name.replace("_", " ")
-        if not by_value.index.isin([UNKNOWN, NOT_KEPT, NOT_KNOWN]).any():
-            known_settings += (
-                [f"{setting} {', '.join(texts) if len(texts) <= MOST_VALUES else listing(list(by_value.index))}"]
-                if texts
-                else []
-            )
-        else:
+        if conditions_by_value.index.isin([UNKNOWN, NOT_KEPT, NOT_KNOWN]).any():
             unknown_settings.append(setting)
+        elif len(conditions_by_value):
+            # One value under every condition needs no conditions beside it.
+            is_general = len(conditions_by_value) == 1 and applicable["condition"].nunique() == len(conditions)
+            known_settings.append(f"{setting} {_values_text(conditions_by_value, is_general=is_general)}")
+    are_few = len(conditions) <= MOST_NAMED_CONDITIONS
     return (
-        group.runs[0].model,
-        listing(conditions) if len(conditions) <= MOST_CONDITIONS else f"{len(conditions)} conditions",
-        f"seeds {listing(seeds[0])}"
-        if are_named
-        else f"{span(runs_table.groupby('condition').size())} {'runs' if NOT_KNOWN in seeds[0] else 'seeds'} each",
-        "; ".join(known_settings),
-        f" Not known: {listing(unknown_settings)}." if unknown_settings else "",
+        ("model", group.runs[0].model),
+        ("conditions", listing(conditions) if are_few else f"{len(conditions)} conditions"),
+        ("seeds", _seeds_text(runs_table)),
+        ("settings", "; ".join(known_settings)),
+        ("unknown", f" Not known: {listing(unknown_settings)}." if unknown_settings else ""),
     )
+
+
+def _values_text(conditions_by_value: pd.Series, *, is_general: bool) -> str:
+    """The values of a setting, each with the conditions that have it; without these where it is general, or many."""
+    if is_general:
+        return str(conditions_by_value.index[0])
+    if len(conditions_by_value) > MOST_VALUES:
+        return listing(list(conditions_by_value.index))
+    return ", ".join(f"{value} ({listing(list(conditions))})" for value, conditions in conditions_by_value.items())
+
+
+def _seeds_text(runs_table: pd.DataFrame) -> str:
+    """The seeds of the conditions by name, where all have the same few; else how many each has."""
+    seeds_by_condition = runs_table.groupby("condition", sort=False)["seed"].unique().map(list)
+    first_seeds = seeds_by_condition.iloc[0]
+    are_known = NOT_KNOWN not in first_seeds
+    are_few = len(first_seeds) <= MOST_NAMED_SEEDS
+    if are_known and are_few and all(seeds == first_seeds for seeds in seeds_by_condition):
+        return f"seeds {listing(first_seeds)}"
+    return f"{span(runs_table.groupby('condition').size())} {'seeds' if are_known else 'runs'} each"
 
 
 def _setting_text(run: ReportedRun, name: str) -> str:
@@ -194,33 +210,28 @@ def _setting_text(run: ReportedRun, name: str) -> str:
     if name == SCHEDULE:
         return str(arguments.get("lr_scheduler_type", NOT_KNOWN)) if run.is_recorded else "linear"
     value = (
-        arguments.get(name, arguments.get(OF_TRAINERS.get(name), NOT_KNOWN)) if run.is_recorded else run.setting(name)
+        arguments.get(name, arguments.get(TRAINER_ARGUMENTS.get(name), NOT_KNOWN))
+        if run.is_recorded
+        else run.setting(name)
     )
     return NOT_APPLICABLE if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _paragraph_of(making: tuple[str, ...], groups: Sequence[Group]) -> str:
+def _paragraph_of(making: Making, groups: Sequence[Group]) -> str:
     """The paragraph on groups whose runs were made alike."""
     runs = [run for group in groups for run in group.runs]
     num_failed = sum(bool(run.is_failed) for run in runs)
     tasks, scores = [], []
     for group in groups:
-        first_run, sizes = (
-            group.runs[0],
-            [condition.num_train_examples for condition in group.conditions if condition.num_train_examples],
-        )
+        first_run = group.runs[0]
+        sizes = [condition.num_train_examples for condition in group.conditions if condition.num_train_examples]
         tasks.append(first_run.task + (f" ({span(sizes)} training examples)" if sizes else ""))
         splits = [f"{split} ({span([first_run.num_items(split)])} items)" for split in splits_of(group)]
         scores += [f"{first_run.score} of {first_run.task} on {listing(splits)}"] if splits else []
-    model, conditions, seeds, settings, unknown = making
     return GROUP.format(
-        model=model,
+        **dict(making),
         tasks=listing(tasks),
-        conditions=conditions,
-        seeds=seeds,
         runs=_count(len(runs), "run"),
         failed=f", of which {num_failed} learned nothing that the reported split shows" if num_failed else "",
-        settings=settings,
-        unknown=unknown,
         scores="; ".join(scores) or UNKNOWN,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -14,6 +14,7 @@ from toolkit.naming import Described
 from toolkit.reporting.cells import Column as Column
 from toolkit.reporting.cells import p_value, text_of
 from toolkit.reporting.charts import Charts, spec_of
+from toolkit.reporting.verdict_words import OPEN_VERDICTS, Tone
 from toolkit.schema import COLUMNS, P_VALUES
 
 
@@ -109,10 +110,6 @@ class Tile:
     """The colour that it has in the charts, ``#rrggbb``."""
 
 
-Tone = Literal["", "same", "apart", "open"]
-"""What kind of answer: nothing differs, something does, or these data cannot tell. A page shows it as a colour."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """The answer of one task to a question that is asked of several."""
@@ -139,12 +136,13 @@ class Answer:
 
 def spoken(answer: Answer) -> str:
     """An answer as it is read aloud: the question, its verdict and the numbers, then a line per task."""
-    said = " ".join(filter(None, (answer.question, answer.verdict and f"{answer.verdict}.", answer.text)))
-    return "\n".join((said, *part_lines(answer)))
+    verdict = f"{answer.verdict}." if answer.verdict else ""
+    sentence = " ".join(filter(None, (answer.question, verdict, answer.text)))
+    return "\n".join((sentence, *part_lines(answer)))
 
 
 def part_lines(answer: Answer) -> list[str]:
-    """What each task says to a question, a line each."""
+    """A line of text per task: its name, its verdict and its numbers."""
     return [f"{part.name}: {', '.join(filter(None, (part.verdict, part.text)))}" for part in answer.parts]
 
 
@@ -199,19 +197,19 @@ class Shown:
 
 def shown_tiles(page: Page) -> Shown:
     """The tiles of a page as a table, a row each; their facts are one column where their names differ."""
-    facts = [dict(tile.lines) for tile in page.tiles]
-    if any(list(tile_facts) != list(facts[0]) for tile_facts in facts):
-        facts = [
-            {page.facts_show: "; ".join(f"{name} {value}" for name, value in tile_facts.items())}
-            for tile_facts in facts
+    facts_of_tiles = [dict(tile.lines) for tile in page.tiles]
+    names = list(facts_of_tiles[0])
+    if any(list(facts) != names for facts in facts_of_tiles):
+        names = [page.facts_show]
+        facts_of_tiles = [
+            {page.facts_show: "; ".join(f"{name} {value}" for name, value in facts.items())} for facts in facts_of_tiles
         ]
     values = [f"{tile.value} ({tile.detail})" if tile.detail else tile.value for tile in page.tiles]
-    rows = zip(page.tiles, values, facts, strict=True)
-    return Shown(
-        ("", page.tiles_show, *facts[0]),
-        tuple((tile.title, value, *facts_of_tile.values()) for tile, value, facts_of_tile in rows),
-        "",
-    )
+    rows = [
+        (tile.title, value, *facts.values())
+        for tile, value, facts in zip(page.tiles, values, facts_of_tiles, strict=True)
+    ]
+    return Shown(("", page.tiles_show, *names), tuple(rows), "")
 
 
 def columns_of(block: TableBlock) -> Mapping[str, Column]:
@@ -223,11 +221,11 @@ def shown(block: TableBlock) -> Shown:
     """A block's table as texts, with its numbers rounded as its columns say."""
     columns = columns_of(block)
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
-    parts: list[Sequence[str]] = [
+    texts_of_columns: list[Sequence[str]] = [
         [(p_value if column.is_p else text_of)(value, column.digits) for value in block.table[name]]
         for name, column in columns.items()
     ]
-    return Shown(tuple(header), tuple(zip(*parts, strict=True)), block.caption)
+    return Shown(tuple(header), tuple(zip(*texts_of_columns, strict=True)), block.caption)
 
 
 Rows: TypeAlias = tuple[Sequence[str], list[list[object]]]
@@ -247,9 +245,6 @@ def wide_rows(
 
 
 NOTHING = "Not applicable: there is nothing to show."
-CANNOT_TELL = "cannot tell"
-OPEN_VERDICTS = {"under-powered": f"{CANNOT_TELL}: too few data", "not supported": CANNOT_TELL}
-"""Verdict that decides nothing to what every page says."""
 
 
 def rows_block(
@@ -266,17 +261,17 @@ def rows_block(
     return TableBlock(table=pd.DataFrame(cells, columns=names, dtype=object), caption=caption, columns=columns)
 
 
-def table_block(table: pd.DataFrame, names: str | Iterable[str], caption: str, **own: str | Column) -> Block:
+def table_block(table: pd.DataFrame, names: str | Iterable[str], caption: str, **overrides: str | Column) -> Block:
     """Some columns of a table, labelled and explained as the schema has them; a sentence for an empty table.
 
-    ``names``: in order, as one text or as a list; what the table does not have is left out. ``own``: columns that are
-    shown otherwise here, by another label or by another description altogether.
+    ``names``: in order, as one text or as a list; what the table does not have is left out. ``overrides``: columns
+    that are shown otherwise here, by another label or by another description altogether.
     """
     if table.empty:
         return TextBlock(text=NOTHING)
     names = names.split() if isinstance(names, str) else names
-    columns = {name: heading(name, own.get(name)) for name in names if name in table}
-    for name in ("note", "reason"):
+    columns = {name: heading(name, overrides.get(name)) for name in names if name in table}
+    for name in ("note", "reason"):  # only where one of them says something
         if name in columns and not table[name].fillna("").astype(str).str.len().any():
             del columns[name]
     table = table[list(columns)].reset_index(drop=True)
@@ -284,15 +279,17 @@ def table_block(table: pd.DataFrame, names: str | Iterable[str], caption: str, *
     return TableBlock(table=table, caption=caption, columns=columns)
 
 
-def heading(name: str, own: str | Column | None = None) -> Column:
-    """How a column is shown: by ``own`` where a table gives a label or a column of its own, else by the schema."""
-    if isinstance(own, Column):
-        return own
+def heading(name: str, override: str | Column | None = None) -> Column:
+    """How a column is shown: by ``override`` where a table gives a label or a column of its own, else by the schema."""
+    if isinstance(override, Column):
+        return override
     column = COLUMNS.get(name)
     if column is None:
-        return Column(label=own or name.replace("_", " "))
+        return Column(label=override or name.replace("_", " "))
     unit = "" if column.unit == "1" else column.unit
-    return Column(label=own or column.label, how=column.meaning, digits=column.digits, unit=unit, is_p=name in P_VALUES)
+    return Column(
+        label=override or column.label, how=column.meaning, digits=column.digits, unit=unit, is_p=name in P_VALUES
+    )
 
 
 def texts_section(id: str, title: str, paragraphs: Iterable[str]) -> Section:

@@ -45,7 +45,7 @@ P = ParamSpec("P")
 
 
 def of_tables(plot: Callable[P, Chart]) -> Callable[P, Chart]:
-    """One line for a table without a column that is drawn, whichever part of the chart asks for it."""
+    """A decorator: where the table lacks a column that is drawn, a ValueError of one line in place of a KeyError."""
 
     @wraps(plot)
     def draw(*arguments: P.args, **options: P.kwargs) -> Chart:
@@ -99,10 +99,9 @@ def plot_change(source: Plotted) -> Chart:
     """
     opened = source if isinstance(source, pd.DataFrame) else _opened(source)
     drift = _table_of_each(opened, partial(measure_drift, measures=("norm", "relative")))
-    return _or_empty(
-        change_chart(drift, names_of_snapshots(opened[0]) if isinstance(opened, list) and len(opened) == 1 else {}),
-        "Nothing moved",
-    )
+    is_one = isinstance(opened, list) and len(opened) == 1
+    names = names_of_snapshots(opened[0]) if is_one else {}
+    return _or_empty(change_chart(drift, names), "Nothing moved")
 
 
 @of_tables
@@ -297,11 +296,12 @@ def _opened(source: Any, *, have_scores: bool = False) -> list[Any]:
     places = list(source) if isinstance(source, Iterable) and not is_one else [source]
     if len(places) == 1 and isinstance(places[0], Imported | Trajectory) and not have_scores:
         return places
-    refused = [type(place).__name__ for place in places if not isinstance(place, Run | str | Path)]
+    refused_types = [type(place).__name__ for place in places if not isinstance(place, Run | str | Path)]
+    first_refused = refused_types[0] if refused_types else "none"
     refuse_first(
         {
             "expected a run or its path, several of these, a table, or, where no score is drawn, imported checkpoints "
-            f"alone; got {(refused or ['none'])[0]}": refused or not places
+            f"alone; got {first_refused}": refused_types or not places
         }
     )
     return list(open_runs(places))
@@ -321,14 +321,16 @@ def _table_of_each(
     """
     if isinstance(source, pd.DataFrame):
         return source
-    if len(opened := _opened(source)) > 1:
+    opened = _opened(source)
+    if len(opened) > 1:
         opened = [run for run in opened if has(run)] or opened
     if len(opened) == 1:
         return measure(opened[0])
     groups = arrange(opened)
+    is_one_group = len(groups) == 1
     tables = [
         measure(run.run).assign(
-            run=run.name, condition=f"{group.title}: {condition.label}" if groups[1:] else condition.label
+            run=run.name, condition=condition.label if is_one_group else f"{group.title}: {condition.label}"
         )
         for group in groups
         for condition in group.conditions
@@ -359,7 +361,8 @@ def _with_value(table: pd.DataFrame, column: str, value: str | None, has_panels:
     if has_panels or column not in table or table.empty:
         return table
     values = dict.fromkeys(map(str, table[column]))
-    lookup(values, chosen := next(iter(values)) if value is None else value, column)
+    chosen = next(iter(values)) if value is None else value
+    lookup(values, chosen, column)
     return table[table[column] == chosen]
 
 
@@ -379,10 +382,11 @@ def _in_one_panel(table: pd.DataFrame, column: str, has_panels: bool) -> pd.Data
     tasks, conditions = task_names(table), regimes_of(table)
     if not column:
         return table.assign(group=tasks + ", " + conditions, base="", model="", size=None)
+    if table["group"].nunique() == 1:
+        return table
     names = tasks + ": " + (table[column] if column == "split" else conditions)
     score = " or ".join(dict.fromkeys(table["score"]))
-    is_one = table["group"].nunique() == 1
-    return table if is_one else table.assign(group="", model="", size=None, score=score, **{column: names})
+    return table.assign(group="", model="", size=None, score=score, **{column: names})
 
 
 def _or_empty(chart: Chart | None, why: str) -> Chart:

@@ -83,11 +83,12 @@ def _check_ids(page: Page) -> None:
     for name in sections:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
-    page_ids = ["main", "repeat", "tip", "theme", "copy"]
-    for kind, names in (
-        ("section id", [*page_ids, *sections]),
-        ("figure name", [block.name for block in charts_of(page)]),
-    ):
+    ids_of_template = ["main", "repeat", "tip", "theme", "copy"]
+    names_by_kind = {
+        "section id": [*ids_of_template, *sections],
+        "figure name": [block.name for block in charts_of(page)],
+    }
+    for kind, names in names_by_kind.items():
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ValueError(f"{kind} {repeated[0]!r} stands twice on the page, or is one of its own: choose another")
@@ -95,7 +96,6 @@ def _check_ids(page: Page) -> None:
 
 def _view(block: Block) -> dict[str, Any]:
     """What the template takes of a block."""
-
     if isinstance(block, TextBlock):
         return {"kind": "text", "paragraphs": _paragraphs(block.text)}
     if isinstance(block, NoteBlock):
@@ -115,13 +115,16 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
     from markupsafe import Markup
 
     name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
+    # The page has the theme once: of a chart's config only what it sets itself.
     config = {key: value for key, value in block.spec["config"].items() if charts.CONFIG.get(key) != value}
     if block.is_dense:
         picture = base64.b64encode(chart_files.image_of(block.spec, "png")).decode("ascii")
         picture_markup = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
-        svg = _PLACES.sub(_rounded, _NEEDLESS.sub("", chart_files.image_of(block.spec, "svg").decode()))
+        svg = _NEEDLESS.sub("", chart_files.image_of(block.spec, "svg").decode())
+        svg = _COORDINATES.sub(_rounded, svg)
         picture_markup = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", svg))
+    width = re.search(r' width="([\d.]+)"', picture_markup)  # none where it is one of pixels
     return {
         "kind": "chart",
         "id": name,
@@ -129,11 +132,11 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
         "spec": Markup(script_json({**block.spec, "config": config})),
         "caption": block.caption,
         "alt": block.alt,
-        "is_wide": not (width := re.search(r' width="([\d.]+)"', picture_markup)) or float(width[1]) > BESIDE,
+        "is_wide": width is None or float(width[1]) > MOST_WIDTH_BESIDE,
     }
 
 
-BESIDE = 400
+MOST_WIDTH_BESIDE = 400
 """Pixels of a picture that has room beside the answers of the first screen: a wider one stands below, as it is."""
 _NEEDLESS = re.compile(
     r' (?:font-family="[^"]*"|role="graphics-\w+"|aria-roledescription="[^"]*"|aria-hidden="true")'
@@ -141,12 +144,12 @@ _NEEDLESS = re.compile(
     r'|<path class="(?:back|fore)ground"[^>]* d="(?:M0,0h0v0h0Z)?"[^>]*/>'
 )
 """What a picture inside a page has from the page, or what nobody sees."""
-_PLACES = re.compile(r' (?:d|transform)="[^"]*"')
+_COORDINATES = re.compile(r' (?:d|transform)="[^"]*"')
 
 
-def _rounded(places: re.Match[str]) -> str:
+def _rounded(attribute: re.Match[str]) -> str:
     """The coordinates of a path or a transformation, to a tenth of a pixel."""
-    return re.sub(r"\d+\.\d\d+", lambda decimals: f"{float(decimals[0]):.1f}".removesuffix(".0"), places[0])
+    return re.sub(r"\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), attribute[0])
 
 
 _OWN_IDS = re.compile(r"(id=\"|url\(#|href=\"#)((?:clip|gradient|shape)\w*)")
@@ -180,9 +183,9 @@ def _table_view(block: TableBlock) -> dict[str, Any]:
             "label": column.label,
             "unit": column.unit,
             "how": column.how,
-            "kind": _column_kind(row[place] for row in texts.rows),
+            "kind": _column_kind(row[i] for row in texts.rows),
         }
-        for place, column in enumerate(columns_of(block).values())
+        for i, column in enumerate(columns_of(block).values())
     ]
     return {
         "kind": "table",
@@ -195,7 +198,10 @@ def _table_view(block: TableBlock) -> dict[str, Any]:
 
 
 def _column_kind(cells: Iterable[str]) -> str:
-    """The kind of a column, which says how wide it may become: numbers and short texts stay on one line."""
+    """The kind of a column, which says how wide it may become: numbers and short texts stay on one line.
+
+    ``short`` is of at most 20 letters, ``long`` of more than 32, ``text`` between them.
+    """
     filled = [cell for cell in cells if cell]
     if filled and all(map(is_number, filled)):
         return "number"

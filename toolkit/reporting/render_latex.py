@@ -22,9 +22,15 @@ PACKAGES = ("booktabs", "tabularx", "graphicx")
 MOST_LINES = 40
 """A table of more lines does not fit on a page: it is continued in another."""
 
-NARROW, LEAST, GAP, LETTERS = 12, 15, 3, 84
-"""Letters of a heading, of a column whose texts wrap, of the space between two, and of a line of small type."""
-SMALLER = 1.5
+NARROWEST_HEADING = 12
+"""Letters that a heading keeps on one line, however narrow its column."""
+LEAST_WRAPPED_LETTERS = 15
+"""Letters of a column whose texts wrap: what it is counted as, and below which it does not wrap."""
+COLUMN_GAP = 3
+"""Letters' room between two columns."""
+LETTERS_PER_LINE = 84
+"""Letters in a line of small type."""
+SMALLER_TYPE_GAIN = 1.5
 """Times as many letters are in a line of the smallest type that is read with ease."""
 WRAPPED = r">{\raggedright\arraybackslash}X"
 """What tabularx calls a column of texts that shares what the others leave of the line."""
@@ -87,9 +93,9 @@ def _character(character: str) -> str:
         return _SYMBOLS[character]
     if " " <= character <= "~":
         return character
-    parts = unicodedata.normalize("NFD", character)
-    if len(parts) == 2 and parts[0].isascii() and parts[0].isalpha() and parts[1] in _ACCENTS:
-        return f"{_ACCENTS[parts[1]]}{{{parts[0]}}}"
+    letter, *accents = list(unicodedata.normalize("NFD", character))
+    if len(accents) == 1 and letter.isascii() and letter.isalpha() and accents[0] in _ACCENTS:
+        return f"{_ACCENTS[accents[0]]}{{{letter}}}"
     return f"U+{ord(character):04X}"
 
 
@@ -107,63 +113,80 @@ def booktabs(shown: Shown, label: str) -> str:
 
     Texts of a long line wrap, then the type is smaller, and what does not fit even so shrinks to the width of the text.
     """
-    columns = [[row[place] for row in shown.rows] for place in range(len(shown.header))]
+    columns = [[row[column] for row in shown.rows] for column in range(len(shown.header))]
     longest_cells = [max(map(len, texts), default=0) for texts in columns]
-    heads = [
-        textwrap.wrap(name, max(width, NARROW), break_long_words=False) or [""]
-        for name, width in zip(shown.header, longest_cells, strict=True)
+    headings = [
+        textwrap.wrap(name, max(longest, NARROWEST_HEADING), break_long_words=False) or [""]
+        for name, longest in zip(shown.header, longest_cells, strict=True)
     ]
-    letters_by_column = [max(width, *map(len, head)) + GAP for width, head in zip(longest_cells, heads, strict=True)]
-    kinds = ["r" if _is_numeric(shown, place) else "l" for place in range(len(columns))]
-    if sum(letters_by_column) > LETTERS:
-        kinds = [
-            WRAPPED if kind == "l" and letters_needed > LEAST else kind
-            for letters_needed, kind in zip(letters_by_column, kinds, strict=True)
-        ]
-    letters = sum(
-        LEAST if kind == WRAPPED else letters_needed
-        for letters_needed, kind in zip(letters_by_column, kinds, strict=True)
-    )
-    size = r"\small" if letters <= LETTERS else r"\scriptsize\setlength{\tabcolsep}{4pt}"
-    begin, end = r"\begin{tabular}{%s}", r"\end{tabular}"
-    if letters > SMALLER * LETTERS:
-        kinds = ["l" if kind == WRAPPED else kind for kind in kinds]
-        begin, end = r"\resizebox{\linewidth}{!}{%%" + "\n" + begin, end + "}"
-    elif WRAPPED in kinds:
-        begin, end = r"\begin{tabularx}{\linewidth}{%s}", r"\end{tabularx}"
-    body_lines = [" & ".join(map(_in_column, row, kinds)) + r" \\" for row in shown.rows]
-    head = " & ".join(map(_stacked, heads, kinds)) + r" \\"
-    tables = [
-        [
+    widths = [
+        max(longest, *map(len, heading_lines)) + COLUMN_GAP
+        for longest, heading_lines in zip(longest_cells, headings, strict=True)
+    ]
+    column_types, size, begin, end = _layout(widths, ["r" if _is_numeric(texts) else "l" for texts in columns])
+    heading_line = " & ".join(map(_stacked, headings, column_types)) + r" \\"
+    body_lines = [" & ".join(map(_in_column, row, column_types)) + r" \\" for row in shown.rows]
+    lines = []
+    for first_line in range(0, max(len(body_lines), 1), MOST_LINES):
+        is_continued = first_line > 0
+        label_text = "" if is_continued else rf"\label{{tab:{label}}}"
+        lines += [
             r"\begin{table}",
             rf"\centering{size}",
-            rf"\caption{{{escape(shown.caption)}{' (continued)' if start else ''}}}"
-            + ("" if start else rf"\label{{tab:{label}}}"),
-            begin % "".join(kinds),
-            *(r"\toprule", head, r"\midrule", *body_lines[start : start + MOST_LINES], r"\bottomrule"),
-            *(end, r"\end{table}"),
+            rf"\caption{{{escape(shown.caption)}{' (continued)' * is_continued}}}{label_text}",
+            begin,
+            r"\toprule",
+            heading_line,
+            r"\midrule",
+            *body_lines[first_line : first_line + MOST_LINES],
+            r"\bottomrule",
+            end,
+            r"\end{table}",
         ]
-        for start in range(0, max(len(body_lines), 1), MOST_LINES)
-    ]
-    return "\n".join(line for table in tables for line in table) + "\n"
+    return "\n".join(lines) + "\n"
 
 
-def _in_column(text: str, kind: str) -> str:
+def _layout(widths: Sequence[int], column_types: Sequence[str]) -> tuple[list[str], str, str, str]:
+    """Types of the columns, size of the type, and what begins and ends the tabular, so that its lines fit.
+
+    ``widths``: letters of each column with its gap; ``column_types``: "r" or "l", of which "l" may become WRAPPED.
+    """
+    if sum(widths) > LETTERS_PER_LINE:
+        column_types = [
+            WRAPPED if column_type == "l" and width > LEAST_WRAPPED_LETTERS else column_type
+            for width, column_type in zip(widths, column_types, strict=True)
+        ]
+    least_letters = sum(
+        LEAST_WRAPPED_LETTERS if column_type == WRAPPED else width
+        for width, column_type in zip(widths, column_types, strict=True)
+    )
+    size = r"\small" if least_letters <= LETTERS_PER_LINE else r"\scriptsize\setlength{\tabcolsep}{4pt}"
+    if least_letters > SMALLER_TYPE_GAIN * LETTERS_PER_LINE:
+        # Nothing wraps in a table that is shrunk as a whole. The % keeps its line's end from becoming a space.
+        unwrapped_types = ["l" if column_type == WRAPPED else column_type for column_type in column_types]
+        begin = "\\resizebox{\\linewidth}{!}{%\n" + rf"\begin{{tabular}}{{{''.join(unwrapped_types)}}}"
+        return unwrapped_types, size, begin, r"\end{tabular}}"
+    name, width = ("tabularx", r"{\linewidth}") if WRAPPED in column_types else ("tabular", "")
+    begin = rf"\begin{{{name}}}{width}{{{''.join(column_types)}}}"
+    return list(column_types), size, begin, rf"\end{{{name}}}"
+
+
+def _in_column(text: str, column_type: str) -> str:
     """A cell; where its column wraps, names of files and settings may break too."""
-    return re.sub(r"/|\\_", r"\g<0>\\allowbreak{}", cell(text)) if kind == WRAPPED else cell(text)
+    return re.sub(r"/|\\_", r"\g<0>\\allowbreak{}", cell(text)) if column_type == WRAPPED else cell(text)
 
 
-def _stacked(lines: Sequence[str], kind: str) -> str:
+def _stacked(lines: Sequence[str], column_type: str) -> str:
     """A heading, on lines of its own where it is wider than what stands below it."""
-    is_stacked = len(lines) > 1 and kind != WRAPPED
+    is_stacked = len(lines) > 1 and column_type != WRAPPED
     text = (r" \\ " if is_stacked else " ").join(map(escape, lines))
-    return rf"\shortstack[{kind}]{{{text}}}" if is_stacked else text
+    return rf"\shortstack[{column_type}]{{{text}}}" if is_stacked else text
 
 
-def _is_numeric(table: Shown, place: int) -> bool:
+def _is_numeric(texts: Sequence[str]) -> bool:
     """Whether every filled cell of a column is a number, so that it stands to the right."""
-    cells = [row[place] for row in table.rows if row[place]]
-    return bool(cells) and all(is_number(text) for text in cells)
+    cells = [text for text in texts if text]
+    return bool(cells) and all(map(is_number, cells))
 
 
 def document(names: Iterable[str], title: str) -> str:
@@ -229,31 +252,30 @@ def export_table(
     if any(name is not None for name in table.index.names) or table.index.dtype.kind not in "iu":
         table = table.reset_index(names=[name or "" for name in table.index.names], allow_duplicates=True)
     keys = list(table)
-    spreads = {place: keys.index(_spread(key)) for place, key in enumerate(keys) if _spread(key) in keys}
     if columns is None:
         shared_columns, caption_end = shared(
             table, [name for name in SHARED if name in keys and set(keys) - set(SHARED)]
         )
-        places = [i for i, key in enumerate(keys) if key not in shared_columns]
+        positions = [i for i, key in enumerate(keys) if key not in shared_columns]
     else:
-        place_by_name, caption_end = {_name(key): keys.index(key) for key in keys}, ""
-        wanted = [columns] if isinstance(columns, str) else columns
-        places = [lookup(place_by_name, _name(key), "column") for key in wanted]
-        refuse_first({"columns names none: pass those to show, or None for all": not places})
-    spreads = {place: spread for place, spread in spreads.items() if place in places and spread in places}
-    places = [place for place in places if place not in spreads.values()]
-    constant, header = _headings([keys[place] for place in places])
+        caption_end = ""
+        position_by_name = {_name(key): keys.index(key) for key in keys}
+        names = [columns] if isinstance(columns, str) else columns
+        positions = [lookup(position_by_name, _name(name), "column") for name in names]
+        refuse_first({"columns names none: pass those to show, or None for all": not positions})
+    # Column to that of its standard deviation, which then has no column of its own.
+    spreads = {i: keys.index(_spread(keys[i])) for i in positions if _spread(keys[i]) in keys}
+    spreads = {i: spread for i, spread in spreads.items() if spread in positions}
+    positions = [i for i in positions if i not in spreads.values()]
+    common_names, header = _headings([keys[i] for i in positions])
     index_names = " by ".join(str(name) for name in table.columns.names if name is not None)
-    unit = "".join(
-        f", {text}" for text in (*constant, f"by {index_names}" * bool(index_names), PERCENT * is_drift) if text
-    )
-    parts = [
-        _cell_texts(table.iloc[:, place], table.iloc[:, spreads[place]] if place in spreads else None)
-        for place in places
+    remarks = (*common_names, f"by {index_names}" * bool(index_names), PERCENT * is_drift)
+    caption += "".join(f", {text}" for text in remarks if text)
+    texts_of_columns = [
+        _cell_texts(table.iloc[:, i], table.iloc[:, spreads[i]] if i in spreads else None) for i in positions
     ]
-    return booktabs(
-        Shown(tuple(header), tuple(zip(*parts, strict=True)), f"{caption}{unit}{caption_end}".strip(", ")), label
-    )
+    rows = tuple(zip(*texts_of_columns, strict=True))
+    return booktabs(Shown(tuple(header), rows, f"{caption}{caption_end}".strip(", ")), label)
 
 
 PERCENT = "in % of the norm before (0: not one bit changed)"
@@ -264,32 +286,41 @@ def drift_by_condition(table: pd.DataFrame) -> pd.DataFrame:
 
     Groups of one model and task stay apart: the second's task has " (2)" after it, as its title has.
     """
-    lead = ["model", "task", "num_seeds"]
-    line_keys, in_order = [*lead[:2], "condition", "parameter"], table.sort_index() if table.index.is_unique else table
-    repetition = in_order.groupby(line_keys, sort=False).cumcount()
-    # From the second group's first repeated condition on, every line is its: also a condition that it alone has.
-    group = repetition.groupby([in_order[name] for name in lead[:2]]).cummax()
-    is_clear = not in_order.assign(group=group).duplicated([*line_keys, "group"]).any()
-    table = table.assign(
-        task=table["task"]
-        + (group if is_clear else repetition).map(lambda number: f" ({number + 1})" if number else "")
-    )
-    is_still = table.groupby([*lead, "condition"], sort=False)["is_frozen"].transform("all")
-    still = table[is_still].groupby(lead)["condition"].agg(lambda conditions: listing(list(conditions.unique())))
+    table = _with_numbered_tasks(table)
+    # Conditions that moved nothing stand in one line, under all their names.
+    keys_of_seeds = ["model", "task", "num_seeds"]
+    is_still = table.groupby([*keys_of_seeds, "condition"], sort=False)["is_frozen"].transform("all")
+    still_names = table[is_still].groupby(keys_of_seeds)["condition"].agg(lambda names: listing(list(names.unique())))
     names = [
-        still[tuple(key)] if is_one else condition
-        for is_one, condition, *key in zip(is_still, *(table[name] for name in ("condition", *lead)), strict=True)
+        still_names[model, task, num_seeds] if is_still_condition else condition
+        for is_still_condition, condition, model, task, num_seeds in zip(
+            is_still, table["condition"], table["model"], table["task"], table["num_seeds"], strict=True
+        )
     ]
     keys = ["model", "task", "condition", "num_seeds"]
-    drift = table.assign(condition=names)[lambda drift: ~(is_still & drift.duplicated([*keys, "parameter"]))]
+    drift = table.assign(condition=names)
+    drift = drift[~(is_still & drift.duplicated([*keys, "parameter"]))]
     wide = drift.pivot(index=keys, columns="parameter", values=["drift_percent", "drift_percent_sd"])
     wide = wide.loc[pd.MultiIndex.from_frame(drift[keys].drop_duplicates())]  # in the order in which they came
     columns = {
-        name.replace(".", " ") + end: wide[f"drift_percent{end}", name]
-        for end in ("", "_sd")
+        name.replace(".", " ") + suffix: wide[f"drift_percent{suffix}", name]
+        for suffix in ("", "_sd")
         for name in dict.fromkeys(drift["parameter"])
     }
     return pd.DataFrame(columns).reset_index()
+
+
+def _with_numbered_tasks(table: pd.DataFrame) -> pd.DataFrame:
+    """The table of drift with " (2)" after the task of the second group of one model and task, and so on."""
+    line_keys = ["model", "task", "condition", "parameter"]
+    in_order = table.sort_index() if table.index.is_unique else table
+    num_before = in_order.groupby(line_keys, sort=False).cumcount()
+    # From the second group's first repeated condition on, every line is its: also a condition that it alone has.
+    group = num_before.groupby([in_order["model"], in_order["task"]]).cummax()
+    # Where the lines of groups come in turn, that gives one group a line twice: then each line goes by its own count.
+    is_clear = not in_order.assign(group=group).duplicated([*line_keys, "group"]).any()
+    suffixes = (group if is_clear else num_before).map(lambda number: f" ({number + 1})" if number else "")
+    return table.assign(task=table["task"] + suffixes)
 
 
 def _spread(key: Any) -> Any:
@@ -306,35 +337,33 @@ def _name(key: Any) -> str:
 
 def _headings(keys: Sequence[Any]) -> tuple[list[str], list[str]]:
     """The names that all columns of several levels have in common, and the heading of each without these."""
-    levels = [[_name(part) for part in key] if isinstance(key, tuple) else [_name(key)] for key in keys]
-    several = [names_of_key for names_of_key in levels if len(names_of_key) > 1 and all(names_of_key)]
-    common = {
-        (place, names_of_key[place])
-        for names_of_key in several
-        for place in range(len(names_of_key))
-        if len({other_names[place] for other_names in several}) == 1
-    }
-    common = common if len(several) > 1 else set()
+    names_of_keys = [[_name(part) for part in key] if isinstance(key, tuple) else [_name(key)] for key in keys]
+    with_levels = [names for names in names_of_keys if len(names) > 1 and all(names)]
+    common = set()  # (level, name)
+    if len(with_levels) > 1:
+        for names in with_levels:
+            common |= {(i, name) for i, name in enumerate(names) if all(other[i] == name for other in with_levels)}
 
-    def joined(parts: Iterable[str]) -> str:
-        columns = [heading(part) for part in parts if part]
+    def joined(names: Iterable[str]) -> str:
+        columns = [heading(name) for name in names if name]
         return ", ".join(f"{column.label} ({column.unit})" if column.unit else column.label for column in columns)
 
     remaining = [
-        [part for place, part in enumerate(names_of_key) if (place, part) not in common or names_of_key not in several]
-        for names_of_key in levels
+        [name for i, name in enumerate(names) if (i, name) not in common or names not in with_levels]
+        for names in names_of_keys
     ]
-    return [joined([part]) for _, part in sorted(common)], list(map(joined, remaining))
+    return [joined([name]) for _, name in sorted(common)], list(map(joined, remaining))
 
 
 def _cell_texts(column: pd.Series, spread: pd.Series | None) -> list[str]:
     """The cells of a column, each with its standard deviation where that is known and the value is not exactly 0."""
     key = column.name[0] if isinstance(column.name, tuple) else column.name
-    look = heading(_name(key))
+    shown_as = heading(_name(key))
+    sds = [None] * len(column) if spread is None else spread
     return [
-        _cell(value, look)
+        _cell(value, shown_as)
         + (f" ± {number(sd, 2)}" if isinstance(sd, Real) and sd == sd and value and value == value else "")
-        for value, sd in zip(column, [None] * len(column) if spread is None else spread, strict=True)
+        for value, sd in zip(column, sds, strict=True)
     ]
 
 

@@ -21,9 +21,9 @@ from toolkit.reporting.page import (
 
 MOST_LINES = 60
 """Lines of a table that the text shows; the whole of it is in tables/."""
-MOST_FOLDED = 24
+MOST_FOLDED_LINES = 24
 """Lines of a table under a closed fold that the text shows."""
-TOP = 3
+TOP_LEVEL = 3
 """Level of the headings right below a section's."""
 MOST_FOLDS = 2
 """Tasks whose details stand in the text; of more than these they are in index.html and tables/."""
@@ -55,7 +55,7 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
         parts += [
             f"## {escape(section.title)}",
             *_escaped_paragraphs(section.lead),
-            *_blocks_texts(section.blocks, tasks, TOP),
+            *_blocks_texts(section.blocks, tasks, TOP_LEVEL),
         ]
     parts += _escaped_paragraphs(page.footer)
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -70,28 +70,22 @@ def _blocks_texts(blocks: Sequence[Block], tasks: Collection[str], level: int) -
     """The blocks in order; many folds of a task each are shortened, wherever they stand."""
     folds = [block for block in blocks if isinstance(block, FoldBlock) and block.title in tasks]
     if len(folds) > MOST_FOLDS:
-        place = next(i for i, block in enumerate(blocks) if block is folds[0])
-        before, after = (
-            blocks[:place],
-            [later_block for later_block in blocks[place:] if all(later_block is not fold for fold in folds)],
-        )
+        first_fold = next(i for i, block in enumerate(blocks) if block is folds[0])
+        before = blocks[:first_fold]
+        after = [block for block in blocks[first_fold:] if all(block is not fold for fold in folds)]
         return [*_blocks_texts(before, tasks, level), *_shortened(folds, level), *_blocks_texts(after, tasks, level)]
     blocks_by_columns: dict[tuple[str, ...], list[Block]] = {}
     for block in blocks:
-        if columns := _columns_of_list(block):
+        if columns := _columns_if_folded(block):
             blocks_by_columns.setdefault(columns, []).append(block)
-    left_out = [
-        block
-        for blocks_alike in blocks_by_columns.values()
-        if len(blocks_alike) > MOST_FOLDS
-        for block in blocks_alike[1:]
-    ]  # a run each, say
+    many_alike = [blocks_alike for blocks_alike in blocks_by_columns.values() if len(blocks_alike) > MOST_FOLDS]
+    left_out = [block for _, *others in many_alike for block in others]  # a run each, say: the first is shown
     kept_blocks = [block for block in blocks if all(block is not omitted for omitted in left_out)]
     note = [f"{len(left_out)} more tables like the first are in index.html."] if left_out else []
     return [*(text for block in kept_blocks for text in _block_texts(block, level, tasks)), *note]
 
 
-def _columns_of_list(block: Block) -> tuple[str, ...]:
+def _columns_if_folded(block: Block) -> tuple[str, ...]:
     """The columns of a closed fold that holds a table, no folds and no chart; nothing for other blocks."""
     if not isinstance(block, FoldBlock) or block.is_open:
         return ()
@@ -104,11 +98,14 @@ def _columns_of_list(block: Block) -> tuple[str, ...]:
 def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
     """Of many tasks the first table of each, all in one where they have the same columns; and where the rest is."""
     note = f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."
-    first_tables = [(fold.title, block) for fold in folds for block in fold.blocks if isinstance(block, TableBlock)]
-    shown_tables = [(title, shown(block)) for title, block in dict(reversed(first_tables)).items()][::-1]
-    rows = [(title, *row) for title, cells in shown_tables for row in cells.rows]
-    is_one = level == TOP and len(rows) <= MOST_LINES and len({cells.header for _, cells in shown_tables}) == 1
-    return [*([table(["model and task", *shown_tables[0][1].header], rows)] if is_one else []), note]
+    tables = {fold.title: [block for block in fold.blocks if isinstance(block, TableBlock)] for fold in folds}
+    first_tables = {title: shown(blocks[0]) for title, blocks in tables.items() if blocks}
+    headers = {cells.header for cells in first_tables.values()}
+    rows = [(title, *row) for title, cells in first_tables.items() for row in cells.rows]
+    if level != TOP_LEVEL or len(headers) != 1 or len(rows) > MOST_LINES:
+        return [note]
+    (header,) = headers
+    return [table(["model and task", *header], rows), note]
 
 
 def _block_texts(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
@@ -118,19 +115,19 @@ def _block_texts(block: Block, level: int, tasks: Collection[str] = ()) -> list[
     if isinstance(block, NoteBlock):
         return [f"> {text}" for text in _escaped_paragraphs(block.text)]
     if isinstance(block, ChartBlock):
-        place = f"figures/{block.name}"
-        links = f"([SVG]({place}.svg), [PDF]({place}.pdf))"
-        return [f"![{escape(block.alt)}]({place}.png)", f"*{escape(block.caption)}* {links}"]
+        path = f"figures/{block.name}"
+        links = f"([SVG]({path}.svg), [PDF]({path}.pdf))"
+        return [f"![{escape(block.alt)}]({path}.png)", f"*{escape(block.caption)}* {links}"]
     if isinstance(block, TableBlock):
         return _table_texts(block)
     if isinstance(block, CodeBlock):
         return [code_block(block.text.splitlines())]
     num_lines = max((len(inner.table) for inner in block.blocks if isinstance(inner, TableBlock)), default=0)
     # What is folded away on the page is not worth so many lines of text.
-    if not block.is_open and num_lines > MOST_FOLDED:
+    if not block.is_open and num_lines > MOST_FOLDED_LINES:
         charts = [inner for inner in block.blocks if isinstance(inner, ChartBlock)]
-        parts = [text for chart in charts for text in _block_texts(chart, level)]
-        return [*parts, f"{escape(block.title)} ({num_lines} lines): in index.html and tables/."]
+        chart_texts = [text for chart in charts for text in _block_texts(chart, level)]
+        return [*chart_texts, f"{escape(block.title)} ({num_lines} lines): in index.html and tables/."]
     heading = f"{'#' * min(level, 6)} {escape(block.title)}"
     return [heading, *_blocks_texts(block.blocks, tasks, level + 1)]
 
@@ -149,8 +146,8 @@ def escape(value: object) -> str:
     """Text that no Markdown or HTML reader takes for markup; invisible characters become U+XXXX."""
     text = str(value)
     # An underscore inside a word is no markup, and parameter names stay readable in the source.
-    inner = {match.start() for match in re.finditer(r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])", text)}
-    return "".join(character if i in inner else _escaped(character) for i, character in enumerate(text))
+    within_words = {match.start() for match in re.finditer(r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])", text)}
+    return "".join(character if i in within_words else _escaped(character) for i, character in enumerate(text))
 
 
 def _escaped(character: str) -> str:
@@ -164,12 +161,14 @@ def _escaped(character: str) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table whose cells are escaped texts or numbers; one line that says so when there are no rows."""
-    lines = [[escape(cell) if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
-    if not lines:
+    texts_of_rows = [[escape(cell) if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
+    if not texts_of_rows:
         return f"{NOT_APPLICABLE.capitalize()}: there is nothing to show."
-    filled = [[line[i] for line in lines if line[i]] for i in range(len(header))]
-    rule = ["---:" if cells and all(map(is_number, cells)) else "---" for cells in filled]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [[escape(name) for name in header], rule, *lines])
+    filled = [[texts[i] for texts in texts_of_rows if texts[i]] for i in range(len(header))]
+    # Below the heading; a colon puts a column of numbers to the right.
+    rule = ["---:" if texts and all(map(is_number, texts)) else "---" for texts in filled]
+    lines = [[escape(name) for name in header], rule, *texts_of_rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def code_block(lines: Iterable[str]) -> str:

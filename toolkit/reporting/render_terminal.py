@@ -32,8 +32,8 @@ MOST_LINES = 60
 """Lines of a table; the whole of a longer one is in the report's tables."""
 WIDEST = 100
 """Columns of a paragraph in a terminal that has more."""
-LONGEST_CELL = 48
-"""Letters from which a cell is prose, which needs more room than a column of many."""
+MOST_LETTERS_IN_CELL = 48
+"""Letters above which a cell is prose, which needs more room than a column of many."""
 
 
 def print_page(page: Page, console: Console | None = None, *, has_charts: bool = True) -> None:
@@ -49,14 +49,14 @@ def print_page(page: Page, console: Console | None = None, *, has_charts: bool =
     if page.tiles:
         _print_table(console, shown_tiles(page))
     for answer in page.answers:
-        lead_in = " ".join(part for part in (answer.question, answer.verdict and f"{answer.verdict}.") if part)
+        verdict = f"{answer.verdict}." if answer.verdict else ""
+        lead_in = " ".join(filter(None, (answer.question, verdict)))
         _print_text(console, f"- {lead_in} {answer.text}".replace("-  ", "- "))
         for part_line in part_lines(answer):
             _print_text(console, f"· {part_line}")
     sections = [section for section in page.sections if section.id != "definitions"]
     folds = [
-        FoldBlock(title=shown_section.title, blocks=(TextBlock(text=shown_section.lead), *shown_section.blocks))
-        for shown_section in sections
+        FoldBlock(title=section.title, blocks=(TextBlock(text=section.lead), *section.blocks)) for section in sections
     ]
     for block in (page.picture, *folds, TextBlock(text=page.footer)):
         if block:
@@ -102,9 +102,9 @@ def _print_table(console: Console, cells: Shown) -> None:
     """Print a table, or a paragraph per row of it where a column would have to break its words."""
     header = [visible(name) for name in cells.header]
     rows = [[visible(cell) for cell in row] for row in cells.rows[:MOST_LINES]]
-    columns = [[name, *cells_below] for name, *cells_below in zip(header, *rows, strict=True)]
+    columns = list(zip(header, *rows, strict=True))
     longest_words = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in columns]
-    is_prose = len(header) > 3 and max((len(cell) for row in rows for cell in row), default=0) > LONGEST_CELL
+    is_prose = len(header) > 3 and max((len(cell) for row in rows for cell in row), default=0) > MOST_LETTERS_IN_CELL
     # Cells may fold between words, and not within them.
     if sum(longest_words) + 2 * (len(longest_words) - 1) <= console.width and not is_prose:
         _print_grid(console, header, rows, _widths(columns, longest_words, console.width))
@@ -118,10 +118,14 @@ def _print_table(console: Console, cells: Shown) -> None:
 
 
 def _widths(columns: Sequence[Sequence[str]], least: Sequence[int], room: int) -> list[int]:
-    """The widths of columns, the widest narrowed until all fit, none below its longest word."""
+    """The widths of columns, the widest narrowed until all fit, none below its longest word.
+
+    ``least``: the length of the longest word of each; ``room``: for all of them, with two between each and the next.
+    """
     widths = [max(map(len, column)) for column in columns]
     while sum(widths) + 2 * (len(widths) - 1) > room:
-        widths[max((width, i) for i, width in enumerate(widths) if width > least[i])[1]] -= 1
+        _, widest = max((width, i) for i, width in enumerate(widths) if width > least[i])
+        widths[widest] -= 1
     return widths
 
 

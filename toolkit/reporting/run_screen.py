@@ -19,53 +19,54 @@ from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Run
 
 UNDEFINED = "undefined: was 0"
-LARGE_BLOCK = 2048
-"""Rows at a time."""
+BLOCK_ROWS = 2048
+"""Rows that are measured at a time."""
 
 
 def print_task(
     name: str,
-    taken: Sequence[str],
+    column_notes: Sequence[str],
     carrier: str | None,
     rows: Iterable[tuple[str, int, int, int, float]],
     max_length: int,
 ) -> None:
     """Print the columns taken as texts and labels, and the splits of a task.
 
-    Each row is (split, examples, truncated, pairs with an empty text, share unknown).
+    Each row is (split, examples, truncated, pairs with an empty text, share of unknown tokens); ``column_notes``: a
+    sentence each; ``carrier``: what in the texts carries the label, of a built-in task.
     """
     header = ("split", "examples", f"truncated to {max_length} tokens", "with an empty text", "unknown tokens")
     table = _table(*header, title=escape(f"Task {name}"))
-    for split, *counts, unknown in rows:
-        share = "not applicable" if math.isnan(unknown) else f"{unknown:.2%}"
+    for split, *counts, share_unknown in rows:
+        share = "not applicable" if math.isnan(share_unknown) else f"{share_unknown:.2%}"
         table.add_row(escape(split), *(f"{count:,}" for count in counts), share)
     console = open_console()
-    for sentence in taken:
+    for sentence in column_notes:
         console.print(escape(" ".join(sentence.split())), soft_wrap=True)
     console.print(table)
     if carrier:
         console.print(f"What carries the label: {escape(carrier)}")
 
 
-def print_components(title: str, answer: str, lines: pd.DataFrame) -> None:
+def print_components(title: str, answer: str, components: pd.DataFrame) -> None:
     """Print what will train: the answer in a line, and a table of the components from :func:`toolkit.what_trains`.
 
     Layers with the same fate share a line, and a column in which nothing is said is left out.
     """
-    component = lines["component"].where(~lines["component"].str.startswith("layers."), "layers")
+    is_layer = components["component"].str.startswith("layers.")
     fates = ["adapter", "learning_rates", "weight_decays", "tied_to", "will_move", "reason", "note"]
-    grouped = lines.groupby([component, *fates], sort=False)
-    lines = grouped.agg({"component": _layers_text, "num_parameters": "sum", "share": "sum"}).reset_index(fates)
+    grouped = components.groupby([components["component"].where(~is_layer, "layers"), *fates], sort=False)
+    shown = grouped.agg({"component": _layers_text, "num_parameters": "sum", "share": "sum"}).reset_index(fates)
     columns = {
-        "component": lines["component"].map(escape),
-        "adapter": lines["adapter"],
-        "parameters": lines["num_parameters"].map("{:,}".format),
-        "share": lines["share"].map("{:.2%}".format),
-        "rate": lines["learning_rates"].map(_numbers),
-        "decay": lines["weight_decays"].map(_numbers),
-        "tied to": lines["tied_to"].map(escape),
-        "will it move?": lines["will_move"],
-        "why": lines["reason"],
+        "component": shown["component"].map(escape),
+        "adapter": shown["adapter"],
+        "parameters": shown["num_parameters"].map("{:,}".format),
+        "share": shown["share"].map("{:.2%}".format),
+        "rate": shown["learning_rates"].map(_numbers),
+        "decay": shown["weight_decays"].map(_numbers),
+        "tied to": shown["tied_to"].map(escape),
+        "will it move?": shown["will_move"],
+        "why": shown["reason"],
     }
     columns = {name: column for name, column in columns.items() if column.any()}
     table = _table(*columns, title=escape(title))
@@ -74,14 +75,15 @@ def print_components(title: str, answer: str, lines: pd.DataFrame) -> None:
     console = open_console()
     console.print(escape(answer), soft_wrap=True)
     console.print(table)
-    for note, names in lines[lines["note"] != ""].groupby("note", sort=False)["component"]:
+    for note, names in shown[shown["note"] != ""].groupby("note", sort=False)["component"]:
         console.print(escape(f"{', '.join(names)}: {note}."), soft_wrap=True)
 
 
 def _layers_text(components: pd.Series) -> str:
     """The name of one component, or several layers as ``layers.0-5``."""
-    numbers = [name.removeprefix("layers.") for name in components]
-    return components.iloc[0] if len(numbers) == 1 else ",".join(layer_ranges([int(number) for number in numbers]))
+    if len(components) == 1:
+        return str(components.iloc[0])
+    return ",".join(layer_ranges([int(name.removeprefix("layers.")) for name in components]))
 
 
 def _numbers(values: Iterable[float]) -> str:
@@ -99,22 +101,21 @@ def _table(*header: str, **options: Any) -> Table:
 def epoch_line(score: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """The headline score of every split at an epoch's end, and what is read beside it: ``epoch 1: accuracy validation
     0.840 (f1 0.875); train loss 0.432``."""
+    texts = []
+    for row in rows:
+        others = [name for name in ("perplexity", "f1") if name != score and not math.isnan(row.get(name, math.nan))]
+        other_scores = ", ".join(f"{name} {row[name]:.4g}" for name in others)
+        texts.append(f"{row['split']} {_number(row[score])}" + (f" ({other_scores})" if others else ""))
     epoch, loss = rows[0]["epoch"], rows[0]["train_loss"]
-    also = [
-        [f"{x} {row[x]:.4g}" for x in ("perplexity", "f1") if x != score and not math.isnan(row.get(x, math.nan))]
-        for row in rows
-    ]
-    shown = [f" ({', '.join(told)})" if told else "" for told in also]
-    scores = ", ".join(f"{row['split']} {_number(row[score])}{more}" for row, more in zip(rows, shown, strict=True))
     when = "before training" if epoch == 0 else f"epoch {epoch:.3g}"
-    return f"{when}: {score} {scores}" + ("" if math.isnan(loss) else f"; train loss {loss:.3f}")
+    return f"{when}: {score} {', '.join(texts)}" + ("" if math.isnan(loss) else f"; train loss {loss:.3f}")
 
 
 def _yardsticks(first: Snapshot) -> dict[str, float]:
     """Parameter to the relative drift that it would have if it were re-initialised."""
     from toolkit.analysis.blocks import reinitialise
 
-    return {name: reinitialise(first, name, 0, LARGE_BLOCK)["relative"] for name in first.tensors}
+    return {name: reinitialise(first, name, 0, BLOCK_ROWS)["relative"] for name in first.tensors}
 
 
 def print_result(run: Run, seconds: float) -> None:
@@ -124,18 +125,11 @@ def print_result(run: Run, seconds: float) -> None:
     """
     console = open_console()
     console.print(_score_table(run))
-    for line in [*_head_lines(run), *_floor_lines(run), *_fall_lines(run)]:
-        console.print(escape(line))
+    for sentence in [*_head_sentences(run), *_floor_sentences(run), *_fall_sentences(run)]:
+        console.print(escape(sentence))
     drift = _whole_drift(run)
     console.print(_drift_table(run, drift, _yardsticks(run.trajectory.snapshots[0])))
-    num_frozen = len(run.manifest["frozen"]["parameters"])
-    label = run.manifest["regime"]["label"]
-    if run.config.train_rows == "new":
-        label = "old word rows" if label == "none" else f"{label}, old word rows"
-    if run.config.lora:
-        label = f"all but {'added rows, ' * (run.config.train_rows == 'new')}adapters and head"
-    proof = f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)." if num_frozen else "nothing."
-    console.print(f"Frozen: {proof}")
+    console.print(f"Frozen: {_frozen_text(run)}")
     for doubt in _doubts(run, drift):
         console.print(f"Did this run fail? {escape(doubt)}")
     console.print(f"Took {timedelta(seconds=round(seconds))}. Run: {escape(str(run.path))}", soft_wrap=True)
@@ -144,15 +138,30 @@ def print_result(run: Run, seconds: float) -> None:
     )
 
 
+def _frozen_text(run: Run) -> str:
+    """What a run froze, of how many parameters; that they are as they were, the run has proved by then."""
+    num_frozen = len(run.manifest["frozen"]["parameters"])
+    if not num_frozen:
+        return "nothing."
+    label = run.manifest["regime"]["label"]
+    if run.config.lora:
+        label = f"all but {'added rows, ' * (run.config.train_rows == 'new')}adapters and head"
+    elif run.config.train_rows == "new":
+        label = "old word rows" if label == "none" else f"{label}, old word rows"
+    return f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)."
+
+
 def _doubts(run: Run, drift: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Why the run may have learned nothing, or lost what it knew."""
-    task, doubts = run.manifest["task"], []
-    score, split = task["score"], task["reported_split"]
+    doubts = []
+    score, split = run.manifest["task"]["score"], run.manifest["task"]["reported_split"]
     scores_of_split = run.scores[run.scores["split"] == split].sort_values("epoch")
     first, last = scores_of_split.iloc[0], scores_of_split.iloc[-1]
     if last["loss"] > first["loss"]:
         doubts.append(f"The loss on {split} is {last['loss']:.3g}, and was {first['loss']:.3g} before training.")
-    floor = (((run.manifest.get("floors") or {}).get("majority") or {}).get(split) or {}).get(score)
+    floors = run.manifest.get("floors") or {}
+    majority_scores = (floors.get("majority") or {}).get(split) or {}
+    floor = majority_scores.get(score)
     if floor is not None and last[score] <= floor:
         doubts.append(f"Its {score} on {split}, {last[score]:.3f}, is no better than always giving the same answer.")
     moved_far = [name for name, values in drift.items() if values["relative"] > 1]
@@ -161,49 +170,55 @@ def _doubts(run: Run, drift: Mapping[str, Mapping[str, float]]) -> list[str]:
     return doubts
 
 
-def _head_lines(run: Run) -> list[str]:
+def _head_sentences(run: Run) -> list[str]:
     """How the head of a frozen backbone was trained, and how far it is from the linear probe; nothing for others."""
-    manifest, score, lines = run.manifest, run.manifest["task"]["score"], []
-    probe, head = manifest.get("linear_probe") or {}, manifest.get("head_training") or {}
+    score = run.manifest["task"]["score"]
+    head = run.manifest.get("head_training") or {}
+    probe_scores = run.manifest.get("linear_probe") or {}  # split to scores
+    sentences = []
     if head.get("chosen") == "convex":
-        lines = [
+        sentences = [
             f"Head: convex, strength {head['convex']['strength']:g} by cross-validation within train; error on "
             f"{head['num_held_out']} held-out examples {head['convex']['held_out_error']:.4g}, of the trained head, "
             f"which is taken only where it is better by more than noise, {head['held_out_error']:.4g}"
         ]
     elif head.get("mode") == "early-stopping":
         end = "it stopped falling" if head["has_stopped"] else f"not done after {head['most_epochs']} epochs"
-        lines = [
+        sentences = [
             f"Head: best at epoch {head['epochs']}, by the loss on {head['num_held_out']} held-out examples: {end}"
         ]
-    elif manifest["regime"]["label"] == "backbone":
-        lines = [f"Head: epochs of training: {run.scores['epoch'].max():g}"]
+    elif run.manifest["regime"]["label"] == "backbone":
+        sentences = [f"Head: epochs of training: {run.scores['epoch'].max():g}"]
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()].set_index("split")[score]
     gaps = [
         f"{split} {_number(last[split])}, linear probe {_number(scores[score])}"
-        for split, scores in probe.items()
+        for split, scores in probe_scores.items()
         if split in last.index
     ]
-    return [*lines, f"{score}: {'; '.join(gaps)}"] if gaps else lines
+    return [*sentences, f"{score}: {'; '.join(gaps)}"] if gaps else sentences
 
 
-def _floor_lines(run: Run) -> list[str]:
+def _floor_sentences(run: Run) -> list[str]:
     """The scores of the floors on the reported split, in one line; nothing for runs that recorded none."""
     task, floors = run.manifest["task"], run.manifest.get("floors") or {}
     score, split = task["score"], task["reported_split"]
     score_by_floor = {name: (scores_by_split.get(split) or {}).get(score) for name, scores_by_split in floors.items()}
-    parts = [
+    texts = [
         f"{FLOORS[name]} {value:.3f}" for name, value in score_by_floor.items() if name in FLOORS and value is not None
     ]
-    return [f"Floors: {', '.join(parts)} ({score}, {split})"] if parts else []
+    return [f"Floors: {', '.join(texts)} ({score}, {split})"] if texts else []
 
 
-def _fall_lines(run: Run) -> list[str]:
+def _fall_sentences(run: Run) -> list[str]:
     """Whether more epochs may score more, by the loss on the reported split; nothing of a head that was stopped."""
     split = run.manifest["task"]["reported_split"]
     fall = last_fall(run.scores, split, run.config.head_training)
-    warning = f"Not converged: the loss on {split} still fell by {fall:.1%} in the last epoch. Try more epochs before "
-    return [f"{warning}fine-tuning is compared with feature extraction"] if fall > STILL_FALLING else []
+    if not fall > STILL_FALLING:  # NaN: not known
+        return []
+    return [
+        f"Not converged: the loss on {split} still fell by {fall:.1%} in the last epoch. Try more epochs before "
+        "fine-tuning is compared with feature extraction"
+    ]
 
 
 def _score_table(run: Run) -> Table:
@@ -222,7 +237,7 @@ def _whole_drift(run: Run) -> dict[str, dict[str, float]]:
     from toolkit.analysis.blocks import whole_drift
 
     first, last = run.trajectory.snapshots[0], run.trajectory.snapshots[-1]
-    return {name: whole_drift(first, last, name, LARGE_BLOCK) for name in run.trajectory.parameters}
+    return {name: whole_drift(first, last, name, BLOCK_ROWS) for name in run.trajectory.parameters}
 
 
 def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]], yardsticks: Mapping[str, float]) -> Table:

@@ -56,29 +56,30 @@ class Sources:
     lost: frozenset[str] = frozenset()
     """Conditions with no run left, as every one diverged: they can be compared with nothing."""
 
-    def note_lost(self, labels: Mapping[str, str] | None, named: Mapping[str, str] | None = None) -> "Sources":
+    def note_lost(self, labels: Mapping[str, str] | None, task_names: Mapping[str, str] | None = None) -> "Sources":
         """The same with :attr:`lost`, and a sentence for each condition that diverged on every seed of a task.
 
-        ``labels``, ``named``: run directory name to condition, and to what its task is called.
+        ``labels``, ``task_names``: run directory name to condition, and to what its task is called.
         """
         labels = labels or {}
-        names = named or {}
-        tasks_of = {
-            run.path: names.get(run.path.name, str(run.recorded.get("task")) if run.is_recorded else run.config.task)
-            for run in (*self.runs, *self.diverged)
-        }
-        surviving = {(labels.get(run.path.name), tasks_of[run.path]) for run in self.runs}
-        tasks: dict[str, dict[str, None]] = {}
+        names_given = task_names or {}
+
+        def task_of(run: Run) -> str:
+            task = str(run.recorded.get("task")) if run.is_recorded else run.config.task
+            return names_given.get(run.path.name, task)
+
+        surviving = {(labels.get(run.path.name), task_of(run)) for run in self.runs}
+        lost_tasks: dict[str, list[str]] = {}  # condition to the tasks on which no run of it is left
         for run in self.diverged:
-            label, task = labels.get(run.path.name), tasks_of[run.path]
-            if label is not None and (label, task) not in surviving:
-                tasks.setdefault(label, {})[task] = None
+            label, task = labels.get(run.path.name), task_of(run)
+            if label is not None and (label, task) not in surviving and task not in lost_tasks.get(label, ()):
+                lost_tasks.setdefault(label, []).append(task)
         sentences = [
-            f"Every run of {label} on {listing(list(names))} diverged: it is compared with nothing there."
-            for label, names in tasks.items()
+            f"Every run of {label} on {listing(tasks)} diverged: it is compared with nothing there."
+            for label, tasks in lost_tasks.items()
         ]
         # A condition with a run left on some task is compared there.
-        lost = frozenset(tasks) - {label for label, _ in surviving if label is not None}
+        lost = frozenset(lost_tasks) - {label for label, _ in surviving if label is not None}
         return replace(self, left_out=(*sentences, *self.left_out), lost=lost)
 
 
@@ -90,24 +91,22 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
     and when nothing is left.
     """
     check_base(base)
-    places, runs, left_out, diverged = listed(places), [], [], []
+    places = listed(places)
+    runs: list[Run] = []
+    left_out: list[str] = []
+    diverged: list[Run] = []
     for place in places:
         path = place.path if isinstance(place, Run) else Path(place)
         if not path.exists():
             raise ValueError(f"no run directory at {path}")
-        opened = with_base([place], base)[0] if isinstance(place, Run) else run_at(path, base)
-        is_of_several = CHECKPOINT.fullmatch(path.name) is not None
-        model = (
-            "one checkpoint of a training: pass the folder that it lies in" if is_of_several else "a model and no run"
-        )
-        no_run = f"it is {model}" if holds_model(path) else "it is not a run directory"
-        no_run = f"it is a report and no run: {MAKE_AGAIN}" if (path / WRITTEN).is_file() else no_run
-        reason = no_run if opened is None else _reason_against(opened)
-        if opened is None or reason:
+        run = with_base([place], base)[0] if isinstance(place, Run) else run_at(path, base)
+        reason = _what_instead(path) if run is None else _reason_against(run)
+        if run is None or reason:
             left_out.append(f"{shown_path(path)} is left out: {reason}.")
-            diverged += [opened] if opened is not None and reason == WHY_DIVERGED else []
         else:
-            runs.append(opened)
+            runs.append(run)
+        if run is not None and reason == WHY_DIVERGED:
+            diverged.append(run)
     if not runs:
         reasons = " ".join(left_out[:SHOWN_REASONS]) or "none was given."
         hidden = len(left_out) - SHOWN_REASONS
@@ -117,14 +116,25 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
     return Sources(tuple(runs), tuple(left_out), tuple(diverged))
 
 
+def _what_instead(path: Path) -> str:
+    """What a path is that is no run."""
+    if (path / WRITTEN).is_file():
+        return f"it is a report and no run: {MAKE_AGAIN}"
+    if not holds_model(path):
+        return "it is not a run directory"
+    if CHECKPOINT.fullmatch(path.name):
+        return "it is one checkpoint of a training: pass the folder that it lies in"
+    return "it is a model and no run"
+
+
 def _runs_within(place: Run | str | Path) -> str:
     """A hint to pass the runs within a folder that only holds run directories; empty for any other place."""
     if isinstance(place, Run) or not Path(place).is_dir() or run_at(Path(place)) is not None:
         return ""
-    count = sum(
-        run_at(path) is not None for path in Path(place).glob("[!.]*")
-    )  # hidden: one that is to replace another
-    return f"{place} holds {count:,} run director{'ies' if count > 1 else 'y'}: pass {place}/*" if count else ""
+    # Hidden: one that is to replace another.
+    num_runs = sum(run_at(path) is not None for path in Path(place).glob("[!.]*"))
+    hint = f"{place} holds {num_runs:,} run director{'ies' if num_runs > 1 else 'y'}: pass {place}/*"
+    return hint if num_runs else ""
 
 
 def _reason_against(run: Run) -> str:
@@ -193,46 +203,8 @@ def open_sources(places: Sequence[str | Path], base: str | None = None, *, at_le
     when the base cannot be that, or when there are fewer than ``at_least`` snapshots in all.
     """
     _check_trainings(places, base)
-    if places and all(is_run(place) for place in places):
-        runs = tuple(open_run(place) for place in places)
-        names = tuple(names_of(run.path for run in runs))
-        for run in runs:
-            run.check(*DRIFT_FILES)
-        for run, name in zip(runs, names, strict=True):
-            _check_finite(run.trajectory, name)
-        _check_seeds(runs, names)
-        beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
-        unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]
-        unfinished_note = f"unfinished, so that nothing says whether its files are whole: {', '.join(unfinished)}"
-        recorded = [(run, name) for run, name in zip(runs, names, strict=True) if run.is_recorded]
-        reported = [read_reported(run, name, has_answers=False) for run, name in recorded]
-        notes = [*filter(None, [beside]), *([unfinished_note] if unfinished else []), *notes_on(reported)]
-        notes += notes_on_several(reported) if len(runs) > 1 else []
-        opened = Opened(runs[0].trajectory, names[0], runs, names, tuple(notes))
-    else:
-        in_order: list[str | Path] = [*places] if base is None else [base, *places]
-        imported = import_checkpoints(in_order)
-        snapshot_names = [snapshot.name for snapshot in imported.trajectory]
-        is_half = any(kind in ("bfloat16", "float16") for kinds in imported.dtypes.values() for kind in kinds)
-        title = " → ".join(
-            snapshot_names
-            if len(snapshot_names) <= 3
-            else (snapshot_names[0], f"{len(snapshot_names) - 2} more", snapshot_names[-1])
-        )
-        length = _default_length(base or places[0])
-        notes = [note for note in imported.notes if note not in imported.problems]
-        if len(places) > 1 and any(is_run(place) for place in places):
-            ends = f"{snapshot_names[0]} with {snapshot_names[-1]}"
-            notes.append(
-                f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
-            )
-        is_folder = len(places) == 1 and bool(checkpoints_in(Path(places[0])))
-        problems = [*imported.problems, *([SINCE.format(first=snapshot_names[0])] if is_folder and not base else [])]
-        if is_folder:
-            problems += OutputFolder(Path(places[0]), base=base).doubts
-        elif base is not None and len(imported.trajectory) > 1:
-            problems += doubts_on_base(imported.trajectory)
-        opened = Opened(imported.trajectory, title, (), (), tuple(notes), tuple(problems), is_half, length)
+    are_runs = places and all(is_run(place) for place in places)
+    opened = _opened_runs(places) if are_runs else _opened_checkpoints(places, base)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or (--base) the one that training started from"
         if opened.is_run and not opened.runs[0].is_finished:
@@ -243,25 +215,80 @@ def open_sources(places: Sequence[str | Path], base: str | None = None, *, at_le
     return opened
 
 
+def _opened_runs(places: Sequence[str | Path]) -> Opened:
+    """Runs of one condition that differ in their seeds, checked, the first to be analysed."""
+    runs = tuple(open_run(place) for place in places)
+    names = tuple(names_of(run.path for run in runs))
+    for run in runs:
+        run.check(*DRIFT_FILES)
+    for run, name in zip(runs, names, strict=True):
+        _check_finite(run.trajectory, name)
+    _check_seeds(runs, names)
+    notes = []
+    if len(runs) > 1:
+        notes.append(f"beside it, for what needs several seeds: {', '.join(names[1:])}")
+    unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]
+    if unfinished:
+        notes.append(f"unfinished, so that nothing says whether its files are whole: {', '.join(unfinished)}")
+    recorded = [(run, name) for run, name in zip(runs, names, strict=True) if run.is_recorded]
+    reported = [read_reported(run, name, has_answers=False) for run, name in recorded]
+    notes += notes_on(reported)
+    notes += notes_on_several(reported) if len(runs) > 1 else []
+    return Opened(runs[0].trajectory, names[0], runs, names, tuple(notes))
+
+
+def _opened_checkpoints(places: Sequence[str | Path], base: str | None) -> Opened:
+    """Checkpoints in their order, as one trajectory: the base first, where one is given."""
+    imported = import_checkpoints([*places] if base is None else [base, *places])
+    trajectory = imported.trajectory
+    names = [snapshot.name for snapshot in trajectory]
+    num_between = len(names) - 2
+    title = " → ".join(names if num_between <= 1 else (names[0], f"{num_between} more", names[-1]))
+    notes = [note for note in imported.notes if note not in imported.problems]
+    if len(places) > 1 and any(is_run(place) for place in places):
+        notes.append(
+            "A run directory stands for all of its snapshots: compared are the first and the last, "
+            f"{names[0]} with {names[-1]}."
+        )
+    problems = list(imported.problems)
+    is_folder = len(places) == 1 and bool(checkpoints_in(Path(places[0])))
+    if is_folder and not base:
+        problems.append(SINCE.format(first=names[0]))
+    if is_folder:
+        problems += OutputFolder(Path(places[0]), base=base).doubts
+    elif base is not None and len(trajectory) > 1:
+        problems += doubts_on_base(trajectory)
+    return Opened(
+        trajectory,
+        title,
+        notes=tuple(notes),
+        problems=tuple(problems),
+        is_half=any(dtype in ("bfloat16", "float16") for dtypes in imported.dtypes.values() for dtype in dtypes),
+        default_length=_default_length(base or places[0]),
+    )
+
+
 def _check_trainings(places: Sequence[str | Path], base: str | None) -> None:
     """ValueError where the checkpoints of several trainings would be read as those of one, in their order."""
     check_base(base)
-    paths = [Path(found) for place in places for found in glob.glob(str(place)) or [str(place)]]  # noqa: PTH207 # see open_runs
+    paths = [Path(path) for place in places for path in glob.glob(str(place)) or [str(place)]]  # noqa: PTH207 # see open_runs
     folders = {path: path.parent if CHECKPOINT.fullmatch(path.name) else path for path in paths}
-    num_kept = Counter[Path]()
+    num_checkpoints = Counter[Path]()
     for path, folder in folders.items():
-        num_kept[folder] += 2 if is_run(path) or checkpoints_in(path) else 1
+        # A whole training counts as several, however many it kept.
+        num_checkpoints[folder] += 2 if is_run(path) or checkpoints_in(path) else 1
     # One checkpoint of each of two trainings is a before and an after, unless both are said to have one base.
-    several = [str(folder) for folder, number in num_kept.items() if base is not None or number > 1]
-    shown_base = f" --base {base}" if base is not None else ""
+    trainings = [str(folder) for folder, number in num_checkpoints.items() if base is not None or number > 1]
+    base_flag = f" --base {base}" if base is not None else ""
     refuse_first(
         {
             "--base is what checkpoints of a Trainer were trained from: a run directory holds its own, leave it out": (
                 base is not None and any(map(is_run, paths))
             ),
-            f"{listing(several[:SHOWN_REASONS])} are trainings of their own, and no one trajectory: pass one of them, "
-            f"or compare them: report {shlex.join(several)}{shown_base} --out FOLDER": len(several) > 1
-            and not all(map(is_run, paths)),
+            f"{listing(trainings[:SHOWN_REASONS])} are trainings of their own, and no one trajectory: pass one of "
+            f"them, or compare them: report {shlex.join(trainings)}{base_flag} --out FOLDER": (
+                len(trainings) > 1 and not all(map(is_run, paths))
+            ),
         }
     )
 
@@ -279,21 +306,14 @@ def _check_finite(trajectory: Trajectory, name: str) -> None:
 
 def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
     """ValueError where a run differs from the first in more than its seed, or two runs have the same seed."""
-    first = runs[0]
     for run, name in zip(runs[1:], names[1:], strict=True):
-        first_reported, reported = (
-            read_reported(compared, compared_name, has_answers=False)
-            for compared, compared_name in ((first, names[0]), (run, name))
-        )
-        fields = differences_beside_seed(first_reported, reported)
-        shapes = [
-            {parameter: tensor.shape for parameter, tensor in shown_run.trajectory.snapshots[0].tensors.items()}
-            for shown_run in (first, run)
-        ]
-        if shapes[0] != shapes[1]:
-            fields.append("shapes")
-        if fields:
-            differences = " and ".join(field_name.replace("_", " ") for field_name in fields)
+        first_reported = read_reported(runs[0], names[0], has_answers=False)
+        reported = read_reported(run, name, has_answers=False)
+        settings = differences_beside_seed(first_reported, reported)
+        if _shapes_of(run) != _shapes_of(runs[0]):
+            settings.append("shapes")
+        if settings:
+            differences = " and ".join(setting.replace("_", " ") for setting in settings)
             raise ValueError(
                 f"{name} is no other seed of {names[0]}: it differs in {differences}; give runs of one model, "
                 "task, regime and settings, or compare regimes with python -m toolkit report"
@@ -302,6 +322,11 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
     for (seed, name), (other_seed, other_name) in combinations(zip(seeds, names, strict=True), 2):
         if seed is not None and seed == other_seed:
             raise ValueError(f"{name} and {other_name} have the same seed, {seed}: give runs of different seeds")
+
+
+def _shapes_of(run: Run) -> dict[str, tuple[int, ...]]:
+    """Embedding parameter to its shape, at the first snapshot."""
+    return {name: tuple(tensor.shape) for name, tensor in run.trajectory.snapshots[0].tensors.items()}
 
 
 def _default_length(place: str | Path) -> int | None:
@@ -332,8 +357,8 @@ class Computed:
 
     def add(self, makers: Makers) -> "Computed":
         """Compute the tables that are not there yet."""
-        unknown = {name: make for name, make in makers.items() if name not in self.frames}
-        for name, make in counted(unknown.items(), "computing tables"):
+        lacking = {name: make for name, make in makers.items() if name not in self.frames}
+        for name, make in counted(lacking.items(), "computing tables"):
             try:
                 self.frames[name] = make()
             except ValueError as error:  # every analysis says in one line why it does not apply
@@ -345,7 +370,7 @@ class Computed:
 
     def get(self, name: str, **where: Any) -> pd.DataFrame:
         """The records of a table that have these values; an empty table where it is missing."""
-        return lines_of(self.frames.get(name, pd.DataFrame()), **where)
+        return records_of(self.frames.get(name, pd.DataFrame()), **where)
 
 
 @dataclass(frozen=True)
@@ -366,7 +391,7 @@ class DriftPart:
     """What stands there instead of the section."""
 
 
-def lines_of(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
+def records_of(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
     """The records of a table that have these values; an empty table stays empty, whatever its columns."""
     for column, value in where.items():
         frame = frame[frame[column] == value] if len(frame) else frame
@@ -382,10 +407,8 @@ def refused(frames: Mapping[str, pd.DataFrame]) -> Iterable[tuple[str, str]]:
             frame = frame[frame["epoch"] == frame["epoch"].max()]
         for reason, refusals in frame[frame["reason"] != ""].groupby("reason", sort=False):
             columns = [column for column in ("parameter", "measure", "variant") if column in refusals]
-            parts = dict.fromkeys(
-                " ".join(map(str, values)).replace("_", " ") for values in refusals[columns].to_numpy()
-            )
-            yield f"{name.replace('_', ' ')}: {', '.join(parts)}", str(reason)
+            texts = [" ".join(map(str, values)).replace("_", " ") for values in refusals[columns].to_numpy()]
+            yield f"{name.replace('_', ' ')}: {', '.join(dict.fromkeys(texts))}", str(reason)
 
 
 def computed(frame: pd.DataFrame) -> pd.DataFrame:

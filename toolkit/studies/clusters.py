@@ -62,7 +62,8 @@ class SlurmExecutor(Executor):
     @contextmanager
     def engine(self) -> Iterator[Submit]:
         """Submitit's executor; jobs that are not over are cancelled in the end."""
-        options, tasks = self.options, list[Any]()
+        options = self.options
+        all_handles: list[Any] = []
         environment = share_threads(options.workers)
         if environment and options.cluster == "slurm":  # a node's cores are not those of this machine
             environment = {"OMP_NUM_THREADS": str(options.cpus_per_run)}
@@ -70,20 +71,20 @@ class SlurmExecutor(Executor):
         def submit(jobs: Sequence[Job]) -> list[Handle]:
             executor = self._build(jobs[0].log.absolute().parent / "submitit")
             calls = [CarryOut(job, Path.cwd(), environment, options.retries) for job in jobs]
-            if len(calls) == 1:
-                new = [executor.submit(calls[0])]
+            if len(calls) == 1:  # which needs no array
+                handles = [executor.submit(calls[0])]
             else:
                 with executor.batch():
-                    new = [executor.submit(call) for call in calls]
-            tasks.extend(new)
-            return new
+                    handles = [executor.submit(call) for call in calls]
+            all_handles.extend(handles)
+            return handles
 
         try:
             yield submit
         finally:
-            for task in tasks:
-                if not task.done():
-                    task.cancel(check=False)
+            for handle in all_handles:
+                if not handle.done():
+                    handle.cancel(check=False)
 
     def _build(self, folder: Path) -> Any:
         """Submitit's executor with the options of this one; None and 0 stay the cluster's defaults."""

@@ -46,13 +46,13 @@ UNTUNED = "Final runs stand here with the first setting of each condition, until
 
 def runs_block(plan: StudyPlan) -> Block:
     """One row per stage, task, condition and size: how many runs, and how many are finished."""
-    names = ["stage", "task", "condition", "examples", "finished", "diverged"]
-    cells = [(run.cell, run) for run in plan.runs]
+    keys, states = ["stage", "task", "condition", "examples"], ["finished", "diverged"]
     records = [
-        [cell.stage, cell.task, cell.condition, cell.size, run.is_finished, run.has_diverged] for cell, run in cells
+        [run.cell.stage, run.cell.task, run.cell.condition, run.cell.size, run.is_finished, run.has_diverged]
+        for run in plan.runs
     ]
-    grouped = pd.DataFrame(records, columns=names).groupby(names[:4], sort=False, dropna=False)
-    table = grouped[names[4:]].sum().astype(int)
+    grouped = pd.DataFrame(records, columns=[*keys, *states]).groupby(keys, sort=False, dropna=False)
+    table = grouped[states].sum().astype(int)
     table.insert(0, "runs", grouped.size())
     table["to do"] = table["runs"] - table["finished"] - table["diverged"]
     totals = ", ".join(f"{name} {table[name].sum():,}" for name in ("runs", "finished", "to do"))
@@ -81,13 +81,12 @@ def gaps_block(study: Study, plan: StudyPlan) -> Block:
         score = study.score if study.score in data.scores else data.score
         other_scores += [f"{task} ({score})"] if score != "accuracy" else []
     # Gaps are of an accuracy, whose differences are -1, 0 or 1 on each item.
-    other_text = (
-        f" The headline score is another on {', '.join(other_scores)}, where the table is only a guide."
-        if other_scores
-        else ""
-    )
-    caption = f"{GAPS} Margin of equivalence: {study.margin_points:g} points.{other_text}"
-    caption = " ".join(filter(None, (planned_gaps_text(sizes), caption)))
+    sentences = [planned_gaps_text(sizes), GAPS, f"Margin of equivalence: {study.margin_points:g} points."]
+    if other_scores:
+        sentences.append(
+            f"The headline score is another on {', '.join(other_scores)}, where the table is only a guide."
+        )
+    caption = " ".join(filter(None, sentences))
     header = ["task", "split", "items", "seeds", "seed sd", *(f"{share:.0%} differ" for share in DISCORDANCES)]
     return rows_block(header, rows, caption)
 

@@ -152,13 +152,11 @@ class Executor:
         # Twice: an engine may put signal handlers of its own in between.
         with interruptible(self.signals), self.engine() as submit, interruptible(self.signals):
             while waiting or pending:
-                num_free = (
-                    len(waiting) if self.most_pending is None else min(len(waiting), self.most_pending - len(pending))
-                )
-                batch = [waiting.popleft() for _ in range(num_free)]
+                most_new = len(waiting) if self.most_pending is None else self.most_pending - len(pending)
+                batch = [waiting.popleft() for _ in range(min(len(waiting), most_new))]
                 pending += zip(batch, submit(batch), strict=True) if batch else []
                 begun_watches = [watches[job.name] for job, _ in pending if watches[job.name].has_news()]
-                ended_jobs = [entry for entry in pending if entry[1].done()]
+                ended_jobs = [(job, handle) for job, handle in pending if handle.done()]
                 for job, handle in ended_jobs:  # before what has begun in their place
                     pending.remove((job, handle))
                     watches[job.name].end(_outcome_of(job, handle))
@@ -248,7 +246,8 @@ class Commands:
                 time.sleep(POLL_SECONDS)
             if job.is_done():  # by the one who held the lock until now
                 return Outcome(True, "was done already")
-            offset, started = log.tell(), time.monotonic()
+            offset = log.tell()  # where this try's output begins
+            started = time.monotonic()
             try:
                 code = self._run(job, environment, log)
             except OSError as error:
@@ -340,14 +339,14 @@ def interruptible(names: Sequence[str]) -> Iterator[None]:
     """
     is_main = threading.current_thread() is threading.main_thread()
     numbers = [getattr(signal, name) for name in names if is_main and hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    for number in before:
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    handlers = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+    for number in handlers:
         signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 

@@ -83,12 +83,10 @@ def _check_settings(run: PlannedRun) -> None:
 
 def describe(cell: Cell) -> str:
     """A cell in words: ``sst2, embeddings frozen, seed 1``."""
-    parts = (
-        [cell.task, cell.condition, f"seed {cell.seed}"]
-        + ([f"{cell.size} examples"] if cell.size is not None else [])
-        + ([f"setting {cell.setting + 1}"] if cell.stage == "tuning" and cell.setting is not None else [])
-    )
-    return ", ".join(parts)
+    facts = [cell.task, cell.condition, f"seed {cell.seed}"]
+    facts += [f"{cell.size} examples"] if cell.size is not None else []
+    facts += [f"setting {cell.setting + 1}"] if cell.stage == "tuning" and cell.setting is not None else []
+    return ", ".join(facts)
 
 
 def run_path(resolved: RunConfig) -> Path:
@@ -140,11 +138,13 @@ def _leaves(model: str, pooling: str) -> tuple[str, ...]:
     from toolkit.models.checkpoints import find_checkpoint
     from toolkit.models.regimes import BACKBONE, HEAD, list_components
 
-    config, family = find_checkpoint(model).read_config(), _family(model)
+    config = find_checkpoint(model).read_config()
+    family = _family(model)
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
     with torch.device("meta"):
-        parts = {BACKBONE: AutoModel.from_config(config, trust_remote_code=False, **options), HEAD: nn.Linear(1, 1)}
-    return tuple(list_components(nn.ModuleDict({prefix.rstrip("."): part for prefix, part in parts.items()}), family))
+        backbone = AutoModel.from_config(config, trust_remote_code=False, **options)
+        classifier = nn.ModuleDict({BACKBONE.rstrip("."): backbone, HEAD.rstrip("."): nn.Linear(1, 1)})
+    return tuple(list_components(classifier, family))
 
 
 @lru_cache
@@ -173,7 +173,10 @@ def _hash_of_file(path: Path) -> str:
 
 @lru_cache
 def _hash_of_version(path: Path, changed: int, size: int) -> str:
-    """A study names each file in dozens of runs: it is read once, unless it changes in between."""
+    """The sha256 of a file that was ``changed`` (ns) last then and has this ``size``.
+
+    A study names each file in dozens of runs: it is read once, unless it changes in between.
+    """
     return sha256_of_file(path)
 
 
@@ -245,9 +248,8 @@ def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
     records = []
     for task in study.tasks:
         scores_of_task = [run.scores for cell, run in runs.items() if cell.task == task and run is not None]
-        wanted_score = (
-            study.score if study.score and any(has_score(scores, study.score) for scores in scores_of_task) else None
-        )
+        has_wanted = study.score is not None and any(has_score(scores, study.score) for scores in scores_of_task)
+        wanted_score = study.score if has_wanted else None  # else each run's own
         for condition in study.grid:
             tries = [
                 _try_record(study, runs, task, condition, index, wanted_score)
@@ -306,6 +308,7 @@ def _try_record(
         )
     selection_scores = [_selection_score(run, wanted_score) for run in runs_of_try if run is not None]
     has_diverged = len(selection_scores) < len(runs_of_try)
+    score_name, num_items, _ = selection_scores[0] if selection_scores else ("", 0, np.nan)
     fields_text = (
         ", ".join(f"{key} {value}" for key, value in study.tries(task, condition)[index].items()) or "as it is"
     )
@@ -315,21 +318,21 @@ def _try_record(
         "setting": index,
         "fields": f"{fields_text} (diverged)" if has_diverged else fields_text,
         "num_seeds": len(runs_of_try),
-        "num_items": selection_scores[0][1] if selection_scores else 0,
+        "num_items": num_items,
         "split": SELECTION,
-        "score": selection_scores[0][0] if selection_scores else "",
+        "score": score_name,
         "mean_score": np.nan if has_diverged else float(np.mean([score for _, _, score in selection_scores])),
     }
 
 
 def _selection_score(run: Run, wanted_score: str | None) -> tuple[str, int, float]:
     """Name of the score, items, and the score at the last epoch; ValueError if it saw any other split."""
-    split, name = run.manifest["task"]["reported_split"], run.manifest["task"]["score"]
-    if set(run.scores["split"]) != {SELECTION} or split != SELECTION:
-        seen = sorted(set(run.scores["split"]))
-        raise ValueError(f"{run.path.name} scored {seen}: tuning may see {SELECTION} only")
+    task = run.manifest["task"]
+    scored_splits = set(run.scores["split"])
+    if scored_splits != {SELECTION} or task["reported_split"] != SELECTION:
+        raise ValueError(f"{run.path.name} scored {sorted(scored_splits)}: tuning may see {SELECTION} only")
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()]
-    name = wanted_score or name
+    name = wanted_score or task["score"]
     return name, int(last["num_examples"].iloc[0]), float(last[name].iloc[0])
 
 

@@ -21,7 +21,7 @@ not from the last ones alone."""
 
 
 @dataclass
-class _Line:
+class _RunState:
     """The state of one run of a stage."""
 
     run: PlannedRun
@@ -30,12 +30,12 @@ class _Line:
     """Its bar, while it runs."""
 
 
-class _Told(ProgressColumn):
+class _StatusText(ProgressColumn):
     """How far a run is, by the scores that it has written; of a stage what its bar stands for."""
 
     def render(self, task: Task) -> Text:
         run = task.fields.get("run")
-        return Text(task.fields["told"] if run is None else last_score(run, task.fields["since"]))
+        return Text(task.fields["status"] if run is None else last_score(run, task.fields["since"]))
 
 
 @dataclass
@@ -43,26 +43,26 @@ class StudyProgress:
     """Follows a study; a context manager. ``on_stage`` and ``on_event`` go to ``run_study``."""
 
     console: Console = field(default_factory=open_console)
-    _lines: dict[str, _Line] = field(default_factory=dict)
-    _hearing: ExitStack = field(default_factory=ExitStack)
+    _run_states: dict[str, _RunState] = field(default_factory=dict)
+    _exit_stack: ExitStack = field(default_factory=ExitStack)
     _stages: Stages = field(default_factory=Stages)
 
     def __post_init__(self) -> None:
         """Set up the bars, which only a terminal shows: first that of the stage, hidden until one begins."""
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(20), _Told(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(20), _StatusText(), TimeElapsedColumn())
         is_off = not self.console.is_terminal
         self._bars = Progress(
             *columns, console=self.console, disable=is_off, refresh_per_second=1, speed_estimate_period=WHOLE_STUDY
         )
-        self._stage = self._bars.add_task("", visible=False, told="")
+        self._stage = self._bars.add_task("", visible=False, status="")
 
     def __enter__(self) -> "StudyProgress":
         self._bars.start()
-        self._hearing.enter_context(telling(self._hear))  # two that draw would draw over each other
+        self._exit_stack.enter_context(telling(self._hear))  # two that draw would draw over each other
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hearing.close()
+        self._exit_stack.close()
         self._bars.stop()
 
     def _hear(self, *message: Any) -> None:
@@ -74,16 +74,16 @@ class StudyProgress:
 
     def on_stage(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         """Begin a stage; a run that diverged before is not run again."""
-        self._lines = {run.name: _Line(run, _state_of(run)) for run in runs}
+        self._run_states = {run.name: _RunState(run, _state_of(run)) for run in runs}
         done, diverged = self._count("finished"), self._count("failed")
         summary = f"{stage}: {len(runs)} runs, {done} finished{f', {diverged} diverged' if diverged else ''}"
         self._print(f"{summary}, {self._count('waiting')} to do")
         self._bars.reset(self._stage, total=len(runs), completed=done + diverged, visible=True)
-        self._bars.update(self._stage, description=f"{stage} runs", told=f"{done}/{len(runs)}")
+        self._bars.update(self._stage, description=f"{stage} runs", status=f"{done}/{len(runs)}")
 
     def on_event(self, event: Event) -> None:
         """Show what has become of a run."""
-        entry = self._lines[event.name]
+        entry = self._run_states[event.name]
         entry.state = event.state
         if entry.row is not None:
             self._bars.remove_task(entry.row)
@@ -96,23 +96,20 @@ class StudyProgress:
             return
         self._bars.update(self._stage, completed=self._count("finished") + self._count("failed"))
         seconds_left = self._bars.tasks[self._bars.task_ids.index(self._stage)].time_remaining
-        finished_of_all = f"{self._count('finished')}/{len(self._lines)}"
-        parts = (
-            [f"[{finished_of_all}] {event.state}: {describe(entry.run.cell)}"]
-            + ([last_score(entry.run)] if event.state == "finished" else [])
-            + [event.detail]
-        )
+        finished_of_all = f"{self._count('finished')}/{len(self._run_states)}"
+        score = last_score(entry.run) if event.state == "finished" else ""
+        facts = [f"[{finished_of_all}] {event.state}: {describe(entry.run.cell)}", score, event.detail]
         duration = f" ({timedelta(seconds=round(event.seconds))})" if event.seconds else ""
         estimate = (
             f", about {timedelta(seconds=round(seconds_left))} left"
             if seconds_left and event.state == "finished"
             else ""
         )
-        self._print("; ".join(part for part in parts if part) + duration + estimate)
-        self._bars.update(self._stage, told=finished_of_all + estimate)
+        self._print("; ".join(filter(None, facts)) + duration + estimate)
+        self._bars.update(self._stage, status=finished_of_all + estimate)
 
     def _count(self, state: State) -> int:
-        return sum(entry.state == state for entry in self._lines.values())
+        return sum(entry.state == state for entry in self._run_states.values())
 
     def _print(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)

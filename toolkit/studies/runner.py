@@ -119,8 +119,8 @@ class _Stages:
 
     def carry_out(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         """Run what is missing of ``runs``, or damaged, as far as the limit allows; ValueError for those that failed."""
-        finished, damaged = [run for run in runs if run.is_finished], {}
-        for run in counted(finished, "checking finished runs"):
+        damaged = {}  # name of a run to the reason
+        for run in counted([run for run in runs if run.is_finished], "checking finished runs"):
             if reason := put_aside(run.path):
                 damaged[run.name] = reason
         if runs:

@@ -154,21 +154,21 @@ class Study(Described):
     def _check_fields(self) -> None:
         """ValueError for a field that RunConfig lacks, that the study sets itself, or that is for tuning alone."""
         names = tuple(config_field.name for config_field in fields(RunConfig))
-        settings_by_place = (
+        settings_of_owners = (
             [("common", self.common), ("tuning", self.tuning)]
             + [(f"condition {condition!r}", values) for condition, values in self.conditions.items()]
             + [(f"task {task!r}", values) for task, values in self.tasks.items()]
         )
-        settings_by_place += [
+        settings_of_owners += [
             (f"the grid of condition {condition!r}", setting)
             for condition in self.grid
             for task in self.tasks
             for setting in self.tries(task, condition)
         ]
-        for place, values in settings_by_place:
+        for owner, values in settings_of_owners:
             for name in values:
                 nearest = mistyped(name, "field", names)
-                _require(name in names, f"{place}: {nearest}; finetune.py --help lists the fields")
+                _require(name in names, f"{owner}: {nearest}; finetune.py --help lists the fields")
                 is_owned = name in OWN_FIELDS and (name != "max_train_examples" or bool(self.sizes))
                 _require(
                     not is_owned, f"{name} is set by the study itself: leave it out of conditions, tasks and common"

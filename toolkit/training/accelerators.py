@@ -25,7 +25,8 @@ def start_together(path: Path, *, is_main: bool, **options: Any) -> tuple[RunWri
     Beside it, on all processes, the state from which the run goes on. Every process calls this: one that did not hear
     of the error would wait for the main process.
     """
-    writer, outcome = None, list[Exception | State | None]([None])
+    writer = None
+    outcome: list[Exception | State | None] = [None]  # one entry, which the main process gives to all
     if is_main:
         try:
             writer = start_run(path, **options)
@@ -141,8 +142,10 @@ def _handlers(config: RunConfig) -> list[Any]:
     """Settings for Accelerate: how long processes wait for each other, and that of DDP some blocks get no gradient."""
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
-    waiting: list[Any] = [InitProcessGroupKwargs(timeout=timedelta(seconds=config.ddp_timeout))]
-    return waiting + [DistributedDataParallelKwargs(find_unused_parameters=True)] * (config.features != "last")
+    handlers: list[Any] = [InitProcessGroupKwargs(timeout=timedelta(seconds=config.ddp_timeout))]
+    if config.features != "last":
+        handlers.append(DistributedDataParallelKwargs(find_unused_parameters=True))
+    return handlers
 
 
 @contextmanager

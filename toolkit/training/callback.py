@@ -108,6 +108,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._log: Callable[[dict[str, float]], None] | None = None
         self._passes = _Passes(0, 0, True)
         self._last = (-1.0, -1)
+        """Epoch and step of the last snapshot."""
         self._answers: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None
         self._answers_of: dict[str, tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {}
 
@@ -124,8 +125,9 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
 
         @wraps(compute_metrics)
         def compute(evaluated: EvalPrediction) -> dict[str, float]:
-            outputs, labels = evaluated.predictions, np.asarray(evaluated.label_ids)
-            outputs = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
+            labels = np.asarray(evaluated.label_ids)
+            predictions = evaluated.predictions
+            outputs = np.asarray(predictions[0] if isinstance(predictions, tuple) else predictions)
             if outputs.ndim <= 2 and labels.size == len(outputs):
                 self._answers = (
                     labels.reshape(-1),

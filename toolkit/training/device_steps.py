@@ -62,7 +62,9 @@ def look_at(
     def read(values: NDArray[np.float32]) -> dict[str, SeenTable]:
         token_rows = values[: rows.numel()].view(np.int32).reshape(rows.shape)
         is_real = token_rows[0] >= 0
-        norms, largest_sizes = np.full(rows.shape, np.nan, np.float32), np.zeros((2, len(rows)))
+        norms = np.full(rows.shape, np.nan, np.float32)
+        largest_sizes = np.zeros((2, len(rows)))  # elsewhere, and of all
+        # Behind the rows lie the norms of each table with a gradient, then their largest sizes, as `_sizes` has them.
         for k, (table, _) in enumerate(with_gradient):
             norms[table] = values[rows.numel() :].reshape(-1)[k * rows.shape[1] : (k + 1) * rows.shape[1]]
             largest_sizes[:, table] = values[len(values) - 2 * len(with_gradient) :].reshape(2, -1)[:, k]
@@ -88,8 +90,8 @@ def _sizes(gradients: Sequence[torch.Tensor], rows: torch.Tensor) -> list[torch.
     starts, zero = _places_of(tuple(lengths), device)
     norms = [torch.linalg.vector_norm(g, dim=1, dtype=torch.float32).to(device) for g in gradients]
     largest = torch.cat([torch.linalg.vector_norm(g, torch.inf, dim=1).float().to(device) for g in gradients])
-    places = torch.where(rows < 0, len(largest), rows + starts).flatten()  # behind them all what stands for no row
-    is_used = torch.zeros(len(largest) + 1, dtype=torch.bool, device=device).index_fill_(0, places, True)
+    flat_rows = torch.where(rows < 0, len(largest), rows + starts).flatten()  # behind them all what stands for no row
+    is_used = torch.zeros(len(largest) + 1, dtype=torch.bool, device=device).index_fill_(0, flat_rows, True)
     elsewhere_and_all = torch.stack([largest.masked_fill(is_used[:-1], 0), largest])
     table_maxima = torch.stack([table.amax(dim=1) for table in torch.split(elsewhere_and_all, lengths, dim=1)], dim=1)
-    return [torch.cat([*norms, zero]).index_select(0, places), table_maxima.flatten()]
+    return [torch.cat([*norms, zero]).index_select(0, flat_rows), table_maxima.flatten()]

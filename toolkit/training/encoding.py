@@ -30,7 +30,8 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
         raise ValueError(
             f"--max-length {max_length} is more than the {loaded.max_length} positions of {loaded.source.name}"
         )
-    is_pair, encoding = len(task.splits["train"].texts[0]) > 1, loaded.model.pair_encoding
+    is_pair = len(task.splits["train"].texts[0]) > 1
+    encoding = loaded.model.pair_encoding
     if encoding == "separate" and not is_pair:
         raise ValueError(f"--pair-encoding separate needs two texts in each example; {task.name} has one: leave it out")
     num_special = loaded.tokenizer.num_special_tokens_to_add(pair=is_pair and encoding == "joint")
@@ -112,9 +113,10 @@ def _refuse_padding(name: str, split: EncodedSplit, tokenizer: Any, rows: Collec
 
     ``rows``: those of the tokenizer's padding token and of the model's, which its config may put elsewhere.
     """
-    places = np.flatnonzero(np.isin(split.tokens, list(rows)))
-    if len(places):
-        sequence, row = int(np.searchsorted(split.offsets, places[0], side="right")) - 1, int(split.tokens[places[0]])
+    positions = np.flatnonzero(np.isin(split.tokens, list(rows)))
+    if len(positions):
+        row = int(split.tokens[positions[0]])
+        sequence = int(np.searchsorted(split.offsets, positions[0], side="right")) - 1
         example = sequence // split.num_sequences
         if row == tokenizer.pad_token_id:
             remedy = "drop the row or take the word out"

@@ -43,7 +43,7 @@ def scores_of(kind: str, num_outputs: int) -> tuple[str, ...]:
 def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDArray[np.float64]:
     """(examples,) predicted class indices, or values in regression, from outputs (examples, classes or 1).
 
-    Of masked tokens the rows of the vocabulary, from what :func:`told_of_tokens` gives.
+    Of masked tokens the rows of the vocabulary, from what :func:`likelihood_and_choice` gives.
     """
     if kind == "masked":
         return outputs[:, 1].astype(np.int64)
@@ -72,8 +72,8 @@ def compute_scores(
     labels or predictions, and of two classes F1 is the second one's, 0 where nothing has it. Of a token task rows are
     words, ``offsets`` (examples + 1,) says which of them are one example's, ``label_names`` what the tags are called.
     Precision, recall and F1 are seqeval's of entities (as CoNLL's own script counts them), 0 where none is found, NaN
-    where the tags mark none. Of masked tokens ``outputs`` are as :func:`told_of_tokens` gives them, and perplexity is e
-    to the loss.
+    where the tags mark none. Of masked tokens ``outputs`` are as :func:`likelihood_and_choice` gives them, and
+    perplexity is e to the loss.
     """
     if labels is None:
         return dict.fromkeys(("loss", *scores_of(kind, outputs.shape[1])), float("nan"))
@@ -81,13 +81,13 @@ def compute_scores(
         loss = -float(outputs[:, 0].astype(np.float64).mean())
         return {"loss": loss, "accuracy": float((outputs[:, 1] == labels).mean()), "perplexity": float(np.exp(loss))}
     if kind == "tokens":
-        return _tokens(labels, outputs, offsets, label_names)
+        return _token_scores(labels, outputs, offsets, label_names)
     if kind == "classification":
-        return _classification(labels, outputs)
-    return _regression(labels, outputs)
+        return _classification_scores(labels, outputs)
+    return _regression_scores(labels, outputs)
 
 
-def _classification(labels: NDArray[np.int64], outputs: NDArray[np.float32]) -> dict[str, float]:
+def _classification_scores(labels: NDArray[np.int64], outputs: NDArray[np.float32]) -> dict[str, float]:
     """The loss and all scores of classes."""
     predictions = outputs.argmax(axis=1)
     log_probabilities = torch.log_softmax(torch.from_numpy(outputs).double(), dim=1).numpy()
@@ -98,7 +98,7 @@ def _classification(labels: NDArray[np.int64], outputs: NDArray[np.float32]) -> 
     }
 
 
-def _tokens(
+def _token_scores(
     labels: NDArray[np.int64],
     outputs: NDArray[np.float32],
     offsets: NDArray[np.int64] | None,
@@ -106,16 +106,17 @@ def _tokens(
 ) -> dict[str, float]:
     """The loss and all scores of a token task; those of entities are NaN where its tags mark none."""
     assert offsets is not None
-    scores = {name: value for name, value in _classification(labels, outputs).items() if name in ("loss", "accuracy")}
+    scores = {
+        name: value for name, value in _classification_scores(labels, outputs).items() if name in ("loss", "accuracy")
+    }
     if not has_entities(label_names):
         return scores | dict.fromkeys(TOKEN_SCORES[1:], float("nan"))
     from seqeval.metrics import f1_score, precision_score, recall_score
 
     names = spelled_alike(label_names)
-    true_tags, predicted_tags = (
-        [names[example_tags].tolist() for example_tags in np.split(tags, offsets[1:-1])]
-        for tags in (labels, outputs.argmax(axis=1))
-    )
+    between_examples = offsets[1:-1]
+    true_tags = [names[tags].tolist() for tags in np.split(labels, between_examples)]
+    predicted_tags = [names[tags].tolist() for tags in np.split(outputs.argmax(axis=1), between_examples)]
     functions = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where nothing is marked at all, seqeval warns whatever its options
@@ -130,11 +131,13 @@ def _from_confusion(labels: NDArray[np.int64], predictions: NDArray[np.int64], n
     By hand, because importing scikit-learn takes longer than all else that comes before the first training step.
     """
     table = np.bincount(labels * num_classes + predictions, minlength=num_classes**2).reshape(num_classes, num_classes)
-    hits, of_labels, of_predictions = np.diag(table).astype(float), table.sum(axis=1), table.sum(axis=0)
-    total, occurrences = float(table.sum()), of_labels + of_predictions
-    spread = (total**2 - float(of_labels @ of_labels)) * (total**2 - float(of_predictions @ of_predictions))
-    covariance = hits.sum() * total - float(of_labels @ of_predictions)
-    f1 = 2 * hits / np.maximum(occurrences, 1)
+    num_right = np.diag(table).astype(float)
+    num_labelled, num_predicted = table.sum(axis=1), table.sum(axis=0)
+    total = float(table.sum())
+    occurrences = num_labelled + num_predicted
+    spread = (total**2 - float(num_labelled @ num_labelled)) * (total**2 - float(num_predicted @ num_predicted))
+    covariance = num_right.sum() * total - float(num_labelled @ num_predicted)
+    f1 = 2 * num_right / np.maximum(occurrences, 1)
     return {
         "macro_f1": float(f1[occurrences > 0].mean()),
         "matthews": float(covariance / spread**0.5) if spread > 0 else 0.0,
@@ -142,7 +145,7 @@ def _from_confusion(labels: NDArray[np.int64], predictions: NDArray[np.int64], n
     }
 
 
-def _regression(labels: NDArray[np.float64], outputs: NDArray[np.float32]) -> dict[str, float]:
+def _regression_scores(labels: NDArray[np.float64], outputs: NDArray[np.float32]) -> dict[str, float]:
     """The loss and all scores of a regression."""
     from scipy.stats import pearsonr, spearmanr
 
@@ -171,7 +174,7 @@ def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str
 
     def score(batch: Batch) -> torch.Tensor:
         outputs: torch.Tensor = model(**batch)
-        return told_of_tokens(outputs, batch[LABELS]) if LABELS in batch else outputs
+        return likelihood_and_choice(outputs, batch[LABELS]) if LABELS in batch else outputs
 
     with scoring(accelerator, model) as precision:
         return {
@@ -179,7 +182,7 @@ def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str
         }
 
 
-def told_of_tokens(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def likelihood_and_choice(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """(tokens, 2) of masked tokens, from logits (tokens, vocabulary) and labels (tokens,): the log-likelihood (nats) of
     the right row, and the likeliest row. The logits of a split, a vocabulary for each token, would fill the memory."""
     likelihoods = torch.log_softmax(logits.double(), dim=1).gather(1, labels[:, None])
@@ -240,9 +243,9 @@ def run_over(
 
     num_tokens = THREAD_TOKENS if is_fast(accelerator) else EVALUATION_TOKENS
     batches = evaluation_batches(split.lengths, GPU_TOKENS if accelerator.device.type == "cuda" else num_tokens)
-    mine = batches[accelerator.process_index :: accelerator.num_processes]
+    own_batches = batches[accelerator.process_index :: accelerator.num_processes]
     run = partial(_run, accelerator, function, split, data, precision or accelerator.autocast)
-    results = list(zip(mine, run_batches(accelerator, model, run, mine), strict=True))
+    results = list(zip(own_batches, run_batches(accelerator, model, run, own_batches), strict=True))
     results = gather_object(results)
     gathered = np.empty((split.num_rows, results[0][1].shape[1]), np.float32)
     for indices, values in results:

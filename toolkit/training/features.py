@@ -37,8 +37,8 @@ from toolkit.training.optimizer import (
     restore_state,
     state_of,
 )
-from toolkit.training.recorder import Recorder
 from toolkit.training.resume import Resumer
+from toolkit.training.step_recorder import Recorder
 
 Features = Mapping[str, NDArray[np.float32]]
 """Split to (examples, width) pooled vectors, as :meth:`Classifier.pool` gives them."""
@@ -165,12 +165,12 @@ def train_head_until_it_stops(
 
     if not resumer.step:
         yield Moment(0, 0, True, float("nan"), partial(outputs, 0))
-    per_epoch = len(batches_of(0))
+    steps_per_epoch = len(batches_of(0))
     # A small split has few steps in an epoch, so both limits are in steps too.
-    patience = max(PATIENCE, math.ceil(PATIENCE_STEPS / per_epoch))
-    most_epochs = max(MOST_EPOCHS, math.ceil(MOST_STEPS / per_epoch))
-    rising = np.ceil(config.warmup_fraction * per_epoch)
-    factors = np.minimum(1.0, np.arange(1, rising + 2) / max(rising, 1.0))
+    patience = max(PATIENCE, math.ceil(PATIENCE_STEPS / steps_per_epoch))
+    most_epochs = max(MOST_EPOCHS, math.ceil(MOST_STEPS / steps_per_epoch))
+    num_warmup = np.ceil(config.warmup_fraction * steps_per_epoch)
+    factors = np.minimum(1.0, np.arange(1, num_warmup + 2) / max(num_warmup, 1.0))
     logs: list[StepLog] = []
     losses: list[float] = []
     train_losses: list[float] = []
@@ -247,29 +247,34 @@ def keep_the_better(
     the difference of both errors. ``inputs``: (rows, inputs) of train. Nothing, and the trained head stays, where all
     words with another tag are held out, so that the convex one cannot be fitted without them.
     """
-    split, (weight, bias) = data.splits["train"], first_weights(head)[0]
+    split = data.splits["train"]
+    ((weight, bias),) = first_weights(head)
     labels, rows, trained_rows = split.labels, split.rows_of(held_out), split.rows_of(kept)
     assert labels is not None
-    choice, kind, losses, errors = (probe.choice["strength"], probe.choice["is_standardised"]), data.task.kind, [], []
-    if kind != "regression" and len(np.unique(labels[trained_rows])) < 2:
+    if data.task.kind != "regression" and len(np.unique(labels[trained_rows])) < 2:
         return {}
-    fitted = fit_linear(inputs[trained_rows], labels[trained_rows], *choice, len(bias))
-    for matrix, offset in ([p.detach().double().cpu().numpy() for p in (weight, bias)], fitted):
+    trained_map = [p.detach().double().cpu().numpy() for p in (weight, bias)]
+    strength, is_standardised = probe.choice["strength"], probe.choice["is_standardised"]
+    convex_map = fit_linear(inputs[trained_rows], labels[trained_rows], strength, is_standardised, len(bias))
+
+    def judge(matrix: NDArray[np.float64], offset: NDArray[np.float64]) -> tuple[dict[str, float], NDArray[np.float64]]:
+        """Mean loss and error of a linear map on the held-out examples, and (rows,) the error of each row."""
         outputs = inputs[rows] @ matrix.T + offset
-        losses.append(example_losses(kind, torch.from_numpy(outputs), torch.from_numpy(labels[rows])).numpy())
-        errors.append(losses[-1] if kind == "regression" else outputs.argmax(axis=1) != labels[rows])
-    gains = np.bincount(np.repeat(np.arange(len(held_out)), split.sizes_of(held_out)), errors[1] - 1.0 * errors[0])
-    error = float(np.sqrt(np.square(gains).sum()))
+        losses = example_losses(data.task.kind, torch.from_numpy(outputs), torch.from_numpy(labels[rows])).numpy()
+        errors = losses if data.task.kind == "regression" else 1.0 * (outputs.argmax(axis=1) != labels[rows])
+        return {"held_out_loss": float(losses.mean()), "held_out_error": float(errors.mean())}, errors
+
+    trained, trained_errors = judge(*trained_map)
+    convex, convex_errors = judge(*convex_map)
+    example_of_row = np.repeat(np.arange(len(held_out)), split.sizes_of(held_out))
+    gains = np.bincount(example_of_row, convex_errors - trained_errors)  # of the trained head, by example
+    standard_error = float(np.sqrt(np.square(gains).sum()))  # of their sum
     # The trained head was stopped by these very examples, so it has to be better by more than chance.
-    is_convex = gains.sum() <= LEAST_ERRORS * error
+    is_convex = gains.sum() <= LEAST_ERRORS * standard_error
     if is_convex:
         weight.data, bias.data = (torch.from_numpy(values).to(weight) for values in probe.linear_map)
-    trained, convex = (
-        {"held_out_loss": float(loss.mean()), "held_out_error": float(wrong.mean())}
-        for loss, wrong in zip(losses, errors, strict=True)
-    )
-    convex |= {**probe.choice, "standard_error": error / len(rows)}
-    return {"chosen": "convex" if is_convex else "trained", **trained, "convex": convex}
+    convex_facts = {**convex, **probe.choice, "standard_error": standard_error / len(rows)}
+    return {"chosen": "convex" if is_convex else "trained", **trained, "convex": convex_facts}
 
 
 def hold_out(labels: NDArray[np.int64] | None, num_examples: int, seed: int) -> NDArray[np.int64]:
@@ -284,13 +289,14 @@ def hold_out(labels: NDArray[np.int64] | None, num_examples: int, seed: int) -> 
         raise ValueError("early stopping holds out a part of train, which has 1 example: pass --head-training epochs")
     order = np.random.default_rng([*b"held out", seed]).permutation(num_examples)
     ranks = np.arange(num_examples) + 0.5
-    share = ranks / num_examples
+    # Of each drawn example its rank within its class, from 0 to 1: the least of all classes are held out.
+    relative_ranks = ranks / num_examples
     if labels is not None:
         for label in np.unique(labels):
             members = np.flatnonzero(labels[order] == label)
-            share[members] = ranks[: len(members)] / len(members)
+            relative_ranks[members] = ranks[: len(members)] / len(members)
     num_held_out = max(1, round(HELD_OUT_SHARE * num_examples), min(LEAST_HELD_OUT, num_examples // 3))
-    return np.sort(order[np.argsort(share, kind="stable")[:num_held_out]])
+    return np.sort(order[np.argsort(relative_ranks, kind="stable")[:num_held_out]])
 
 
 @contextmanager
@@ -302,8 +308,8 @@ def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64
     with what they learned in between.
     """
     inputs_now = _inputs(head, features.cpu().numpy()[rows])
-    moments = (function(inputs_now, axis=0, dtype=np.float64) for function in (np.mean, np.std))
-    mean, scale = (torch.from_numpy(moment).to(features.device) for moment in moments)
+    mean = torch.from_numpy(inputs_now.mean(axis=0, dtype=np.float64)).to(features.device)
+    scale = torch.from_numpy(inputs_now.std(axis=0, dtype=np.float64)).to(features.device)
     with torch.no_grad():
         # A coordinate that varies by rounding only would be blown up; it says nothing, and stays as small as it is.
         scale = torch.where(scale > 1e-6 * (mean.abs() + scale.mean()), scale, torch.ones_like(scale))
@@ -466,7 +472,8 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
     """
     labels = data.splits["train"].labels
     assert labels is not None
-    started, inputs = time.perf_counter(), _inputs(head, features["train"])
+    started = time.perf_counter()
+    inputs = _inputs(head, features["train"])
     is_regression = data.task.kind == "regression"
     chosen = np.arange(len(inputs))
     limit = max(LEAST_COMPARED, PROBE_CELLS // inputs.shape[1])
@@ -555,9 +562,9 @@ def _folds(
         center, scale = _scaling(features[train], is_standardised)
         fit_inputs, held_inputs = (features[train] - center) / scale, (features[held_out] - center) / scale
         if fit_inputs.shape[1] > 2 * len(fit_inputs):
-            squares, vectors = np.linalg.eigh(fit_inputs.astype(np.float64) @ fit_inputs.T)
-            is_real = squares > squares[-1] * 1e-10
-            lengths, vectors = np.sqrt(squares[is_real]), vectors[:, is_real]
+            eigenvalues, vectors = np.linalg.eigh(fit_inputs.astype(np.float64) @ fit_inputs.T)
+            is_spanned = eigenvalues > eigenvalues[-1] * 1e-10  # and not 0 but for rounding
+            lengths, vectors = np.sqrt(eigenvalues[is_spanned]), vectors[:, is_spanned]
             held_inputs = (held_inputs @ (fit_inputs.T @ (vectors / lengths))).astype(np.float32)
             fit_inputs = (vectors * lengths).astype(np.float32)
         yield fit_inputs, held_inputs
@@ -581,6 +588,7 @@ def choose_strength(
     from sklearn.model_selection import StratifiedKFold
 
     cuts = list(StratifiedKFold(num_folds, shuffle=True, random_state=seed).split(features, labels))
+    # Strength and whether standardised to which held-out examples are right, and the mean loss.
     results: dict[tuple[float, bool], tuple[NDArray[np.float64], float]] = {}
     for is_standardised in (True, False):
         scaled_folds = list(_folds(features, cuts, is_standardised))
@@ -588,17 +596,19 @@ def choose_strength(
         fits = [_logistic().set_params(warm_start=True) for _ in cuts]
 
         def score_fold(
-            k: int, strength: float, scaled_folds: Any = scaled_folds, fits: Any = fits
+            fold: int, strength: float, scaled_folds: Any = scaled_folds, fits: Any = fits
         ) -> tuple[NDArray[np.bool_], float]:
-            (train, held_out), (fit_inputs, held_inputs) = cuts[k], scaled_folds[k]
-            shares = fits[k].set_params(C=strength).fit(fit_inputs, labels[train]).predict_proba(held_inputs)
-            is_right = fits[k].classes_[shares.argmax(axis=1)] == labels[held_out]
-            return is_right, log_loss(labels[held_out], shares, labels=fits[k].classes_)
+            (train, held_out), (fit_inputs, held_inputs) = cuts[fold], scaled_folds[fold]
+            shares = fits[fold].set_params(C=strength).fit(fit_inputs, labels[train]).predict_proba(held_inputs)
+            is_right = fits[fold].classes_[shares.argmax(axis=1)] == labels[held_out]
+            return is_right, log_loss(labels[held_out], shares, labels=fits[fold].classes_)
 
         means: list[float] = []
         for strength in PROBE_STRENGTHS:
-            run = Parallel(n_jobs=num_threads, prefer="threads")
-            are_right, losses = zip(*run(delayed(score_fold)(k, strength) for k in range(len(cuts))), strict=True)
+            parallel = Parallel(n_jobs=num_threads, prefer="threads")
+            are_right, losses = zip(
+                *parallel(delayed(score_fold)(fold, strength) for fold in range(len(cuts))), strict=True
+            )
             means.append(float(np.mean(losses)))
             results[strength, is_standardised] = np.concatenate(are_right).astype(np.float64), means[-1]
             # Beyond two strengths in turn that lost more, fits take longest and lose most.
@@ -617,7 +627,7 @@ def choose_ridge(
     from sklearn.model_selection import KFold
 
     cuts = list(KFold(num_folds, shuffle=True, random_state=seed).split(features))
-    error_of: dict[tuple[float, bool], float] = {}
+    error_by_choice: dict[tuple[float, bool], float] = {}
     for is_standardised in (True, False):
         errors = []
         for (train, held_out), (fit_inputs, held_inputs) in zip(
@@ -625,10 +635,11 @@ def choose_ridge(
         ):
             values = held_inputs @ _ridge(fit_inputs, labels[train], PROBE_STRENGTHS).T + labels[train].mean()
             errors.append(np.square(values - labels[held_out][:, None]).mean(axis=0))
-        error_of |= {
-            (s, is_standardised): float(e) for s, e in zip(PROBE_STRENGTHS, np.mean(errors, axis=0), strict=True)
+        means = np.mean(errors, axis=0)
+        error_by_choice |= {
+            (strength, is_standardised): float(error) for strength, error in zip(PROBE_STRENGTHS, means, strict=True)
         }
-    return min(error_of, key=error_of.__getitem__)
+    return min(error_by_choice, key=error_by_choice.__getitem__)
 
 
 def _ridge(inputs: NDArray[np.float32], labels: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
@@ -639,10 +650,10 @@ def _ridge(inputs: NDArray[np.float32], labels: NDArray[np.float64], strengths: 
     """
     examples, centred = inputs.astype(np.float64), labels - labels.mean()
     is_wide = examples.shape[1] > len(examples)
-    squares, vectors = np.linalg.eigh(examples @ examples.T if is_wide else examples.T @ examples)
-    is_real = squares > squares[-1] * 1e-10
-    squares, vectors = squares[is_real], vectors[:, is_real]
-    shares = [1 / (squares + 1 / strength) for strength in strengths]
+    eigenvalues, vectors = np.linalg.eigh(examples @ examples.T if is_wide else examples.T @ examples)
+    is_spanned = eigenvalues > eigenvalues[-1] * 1e-10
+    eigenvalues, vectors = eigenvalues[is_spanned], vectors[:, is_spanned]
+    shares = [1 / (eigenvalues + 1 / strength) for strength in strengths]
     if is_wide:
         return np.stack([examples.T @ (vectors @ (share * (vectors.T @ centred))) for share in shares])
     products = vectors.T @ (examples.T @ centred)

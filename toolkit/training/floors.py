@@ -60,7 +60,9 @@ def measure_floors(data: EncodedTask, config: RunConfig) -> Floors | None:
         for split, values in outputs.items():
             split_scores = score_split(data, split, values)
             del split_scores["loss"]  # of probabilities that only some of them have
-            scores.setdefault(floor, {})[split] = {k: None if math.isnan(v) else v for k, v in split_scores.items()}
+            scores.setdefault(floor, {})[split] = {
+                score: None if math.isnan(value) else value for score, value in split_scores.items()
+            }
     return Floors(scores, choice, time.perf_counter() - started)
 
 
@@ -85,12 +87,12 @@ def tags_by_word(data: EncodedTask) -> Outputs:
     """
     labels = _labels(data)
     counts = np.bincount(labels, minlength=data.task.num_outputs)
-    by_word: dict[str, Counter[int]] = defaultdict(Counter)
+    counts_by_word: dict[str, Counter[int]] = defaultdict(Counter)
     for word, tag in zip(_words(data, "train"), labels.tolist(), strict=True):
-        by_word[word][tag] += 1
+        counts_by_word[word][tag] += 1
     tags = {
-        word: max(tag_counts, key=lambda tag: (tag_counts[tag], counts[tag], -tag))
-        for word, tag_counts in by_word.items()
+        word: max(counts_of_word, key=lambda tag: (counts_of_word[tag], counts[tag], -tag))
+        for word, counts_of_word in counts_by_word.items()
     }
     commonest = int(counts.argmax())
     return {
@@ -126,7 +128,7 @@ def bag_of_words(data: EncodedTask, seed: int, choice: dict[str, float | int | N
     model: Any = Ridge() if is_regression else LogisticRegression(**FIT)
     bags = _bags(vectorizer, [texts[i] for i in fitted])
     with quiet_fits():
-        strength = _choose(model, bags[np.searchsorted(fitted, compared)], labels[compared], seed)
+        strength = _best_strength(model, bags[np.searchsorted(fitted, compared)], labels[compared], seed)
         model.set_params(**_penalty(model, 1.0 if strength is None else strength)).fit(bags, labels[fitted])
     choice.update(strength=strength, num_fitted=len(fitted), num_compared=len(compared))
     scored_bags = {name: _bags(vectorizer, data.task.splits[name].texts) for name, _ in _scored(data)}
@@ -136,7 +138,7 @@ def bag_of_words(data: EncodedTask, seed: int, choice: dict[str, float | int | N
     return {name: (split_bags @ weight.T + bias).astype(np.float32) for name, split_bags in scored_bags.items()}
 
 
-def _choose(model: Any, bags: Any, labels: NDArray[Any], seed: int) -> float | None:
+def _best_strength(model: Any, bags: Any, labels: NDArray[Any], seed: int) -> float | None:
     """The strength with the least error over folds, the smallest of several; None with too few examples or classes."""
     from sklearn.linear_model import Ridge
     from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
@@ -181,10 +183,12 @@ def _words(data: EncodedTask, name: str) -> list[str]:
     words, kept_words = data.task.splits[name].words, data.splits[name].words
     assert words is not None
     assert kept_words is not None
+    # Truncated words, and those of which the tokenizer keeps nothing, are not answered for.
+    numbers_by_example = np.split(kept_words.numbers, kept_words.offsets[1:-1])
     return [
-        example_words[k]
-        for example_words, numbers in zip(words, np.split(kept_words.numbers, kept_words.offsets[1:-1]), strict=True)
-        for k in numbers
+        words_of_example[number]
+        for words_of_example, numbers in zip(words, numbers_by_example, strict=True)
+        for number in numbers
     ]
 
 

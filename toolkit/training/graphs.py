@@ -33,8 +33,7 @@ def quick_attention(device: torch.device) -> AbstractContextManager[Any]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    block: AbstractContextManager[Any] = sdpa_kernel(kernels)
-    return block
+    return sdpa_kernel(kernels)
 
 
 def to_device(inputs: Mapping[str, torch.Tensor], device: torch.device) -> Inputs:
@@ -133,7 +132,9 @@ class Blocks:
         if not self._results:
             return
         results, tells = zip(*self._results, strict=True)
-        self._results, event, joined = [], None, torch.cat(results)
+        self._results = []
+        event = None
+        joined = torch.cat(results)
         host = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=self._is_waiting)
         host.copy_(joined, non_blocking=True)
         if self._is_waiting:

@@ -24,18 +24,20 @@ class HostCopies:
     @torch.no_grad()
     def take(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
         """Name to a copy of each tensor as it is now. They hold until the next call, which overwrites them."""
-        self._kept = {name: self._place(name, tensor) for name, tensor in tensors.items()}
+        self._kept = {name: self._memory_for(name, tensor) for name, tensor in tensors.items()}
         pieces: list[tuple[torch.Tensor, torch.Tensor]] = []
         for name, tensor in tensors.items():
             if tensor.is_cuda:
-                pieces_of_both = (torch.split(_bytes_of(memory), PIECE_BYTES) for memory in (tensor, self._kept[name]))
-                pieces += zip(*pieces_of_both, strict=True)
+                sources = torch.split(_bytes_of(tensor), PIECE_BYTES)
+                targets = torch.split(_bytes_of(self._kept[name]), PIECE_BYTES)
+                pieces += zip(sources, targets, strict=True)
             else:
                 self._kept[name].copy_(tensor)
         self._fetch(pieces)
         return {name: tensor.numpy() for name, tensor in self._kept.items()}
 
-    def _place(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _memory_for(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The memory that a tensor is copied to: that of the last copy where it fits."""
         copy = self._kept.get(name)
         if copy is not None and (copy.shape, copy.dtype) == (tensor.shape, tensor.dtype):
             return copy
@@ -49,7 +51,8 @@ class HostCopies:
         for i, (source, target) in enumerate(pieces):
             if len(arriving) == len(self._pinned):
                 _empty(*arriving.pop(0))
-            pinned, arrival = self._pinned[i % len(self._pinned)][: len(source)], torch.cuda.Event()  # type: ignore[no-untyped-call]
+            pinned = self._pinned[i % len(self._pinned)][: len(source)]
+            arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             pinned.copy_(source, non_blocking=True)
             arrival.record()
             arriving.append((arrival, pinned, target))

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from toolkit.snapshots.logs import Exposure
 from toolkit.snapshots.snapshot import sums_of_squares
 
-ROWS = 4096
+MOST_ROWS = 4096
 """Of a table, looked at in a step at most."""
-MUCH_LOST = 0.5
+LARGE_LOST_SHARE = 0.5
 """Share of updates lost to rounding from which there is a warning."""
 IN_FLOAT32 = "keep the weights in float32 and compute in half precision (autocast), or raise the learning rate"
 
@@ -26,14 +26,14 @@ def drift_and_norms(reference: Mapping[str, NDArray[Any]], tensors: Mapping[str,
     """
     values = {}
     for name, now in tensors.items():
-        squares = sums_of_squares(reference[name], now)
-        values[f"norm/{name}"] = math.sqrt(squares[2])
-        values[f"drift/{name}"] = math.sqrt(squares[0] / squares[1]) if squares[1] else math.nan
+        of_change, of_reference, of_now = sums_of_squares(reference[name], now)
+        values[f"norm/{name}"] = math.sqrt(of_now)
+        values[f"drift/{name}"] = math.sqrt(of_change / of_reference) if of_reference else math.nan
     return values
 
 
 class StepSize(NamedTuple):
-    """What one optimizer step did to one parameter, of its rows with a gradient (ROWS of them at most)."""
+    """What one optimizer step did to one parameter, of its rows with a gradient (MOST_ROWS of them at most)."""
 
     step: int
     parameter: str
@@ -57,8 +57,8 @@ def as_columns(sizes: Iterable[StepSize]) -> dict[str, list[Any]]:
 class LiveDrift:
     """Looks at a step now and then, and warns of each thing once.
 
-    A step is looked at before and after its update, where its number is a power of two, in ROWS rows with a gradient at
-    most: so it costs nearly nothing. Parameters that processes share out (DTensor) are left alone.
+    A step is looked at before and after its update, where its number is a power of two, in at most MOST_ROWS rows with
+    a gradient: so it costs nearly nothing. Parameters that processes share out (DTensor) are left alone.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class LiveDrift:
         self._gradient_of = gradient_of or (lambda name: parameters[name].grad)
         self._step = 0
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        self._said: set[tuple[str, str]] = set()
+        """Of each parameter looked at: its rows, their values before the update, and which of these have a gradient."""
+        self._warned: set[tuple[str, str]] = set()
         self._trainable, self._has_gradient = set[str](), set[str]()
         self._rates: dict[str, list[float]] = {}
         """Of each parameter that was trainable at a step that was looked at, its learning rates there; NaN for one
@@ -105,7 +106,8 @@ class LiveDrift:
         self._step = step
         rates = {id(p): _number(group.get("lr")) for group in groups for p in group["params"]}
         for name, parameter in trainable.items():
-            self._rates.setdefault(name, []).extend([rates[id(parameter)]] if id(parameter) in rates else [])
+            rates_so_far = self._rates.setdefault(name, [])
+            rates_so_far += [rates[id(parameter)]] if id(parameter) in rates else []
             gradient = self._gradient_of(name)
             if gradient is None or hasattr(parameter, "full_tensor"):
                 continue
@@ -114,7 +116,7 @@ class LiveDrift:
             if len(rows):
                 self._has_gradient.add(name)
             if len(rows) and (not groups or rates.get(id(parameter))):
-                rows = rows[:: -(-len(rows) // ROWS)]
+                rows = rows[:: math.ceil(len(rows) / MOST_ROWS)]  # evenly, of many
                 before = parameter.detach() if values is None else values[name]
                 self._before[name] = rows, before[rows], gradient[rows] != 0
 
@@ -133,9 +135,9 @@ class LiveDrift:
             lost = float(((now == before) & has_gradient).sum() / has_gradient.sum())
             sizes.append(step_size := StepSize(self._step, name, ratio, lost))
             self.values |= step_size.series()
-            if lost >= MUCH_LOST and before.dtype in (torch.float16, torch.bfloat16) and (now != before).any():
+            if lost >= LARGE_LOST_SHARE and before.dtype in (torch.float16, torch.bfloat16) and (now != before).any():
                 text = f"{lost:.0%} of the values with a gradient did not change in a step: the update is below the "
-                self._warn([name], "rounding", f"{text}spacing of {_called(before)}; {IN_FLOAT32}")
+                self._warn([name], "rounding", f"{text}spacing of {_dtype_name(before)}; {IN_FLOAT32}")
         self._before = {}
         self.sizes += sizes
         return sizes
@@ -158,8 +160,8 @@ class LiveDrift:
         """Warn of ``still``, the tables that have an adapter and yet are as before training."""
         reason = (
             "has an adapter, but is exactly as before training: is that frozen, not the active one, in no optimizer "
+            "that stepped, or of rows that no text uses?"
         )
-        reason += "that stepped, or of rows that no text uses?"
         self._warn(still, "stillness", reason)
 
     def _why_still(self, name: str) -> str:
@@ -171,7 +173,7 @@ class LiveDrift:
             return "the learning rate was 0 all along" if len(rates) > 1 else ""
         if name not in self._has_gradient:
             return "no gradient was seen to reach it; is it detached, unused, or behind frozen code?"
-        return f"every update was lost to the rounding of {_called(self._parameters[name])}; {IN_FLOAT32}"
+        return f"every update was lost to the rounding of {_dtype_name(self._parameters[name])}; {IN_FLOAT32}"
 
     def warn_of_l2(
         self,
@@ -185,10 +187,10 @@ class LiveDrift:
         name = "word_embeddings"
         if algorithm.partition(" ")[0] != "torch.optim.Adam" or not weight_decay.get(name) or exposure is None:
             return
-        if name not in exposure.tables or name not in tensors or (name, "L2") in self._said:
+        if name not in exposure.tables or name not in tensors or (name, "L2") in self._warned:
             return
         is_unexposed = exposure.tables[name].step_counts(len(tensors[name])) == 0
-        before, now = (values[name][is_unexposed] for values in (reference, tensors))
+        before, now = reference[name][is_unexposed], tensors[name][is_unexposed]
         shares = np.linalg.norm(now - before, axis=1) / np.maximum(np.linalg.norm(before, axis=1), np.finfo(float).tiny)
         if (shares > 0).any():
             self._warn(
@@ -200,8 +202,8 @@ class LiveDrift:
             )
 
     def _warn(self, names: Sequence[str], kind: str, text: str) -> None:
-        new_names = [name for name in names if (name, kind) not in self._said]
-        self._said |= {(name, kind) for name in new_names}
+        new_names = [name for name in names if (name, kind) not in self._warned]
+        self._warned |= {(name, kind) for name in new_names}
         if new_names:
             warnings.warn(f"{self._shown}: {', '.join(new_names)}: {text}", stacklevel=4)
 
@@ -211,5 +213,5 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _called(tensor: torch.Tensor) -> str:
+def _dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")

@@ -15,9 +15,9 @@ from toolkit.data.batches import EncodedTask, epoch_batches
 from toolkit.models.classifier import Classifier
 from toolkit.training.evaluation import evaluate
 from toolkit.training.optimizer import StepLog, check_outputs
-from toolkit.training.recorder import Recorder
 from toolkit.training.resume import Resumer, Trainer
 from toolkit.training.step import Stepper
+from toolkit.training.step_recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)

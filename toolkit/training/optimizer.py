@@ -48,11 +48,8 @@ def check_outputs(outputs: Mapping[str, NDArray[np.float32]], step: int) -> None
     """
     for split, values in outputs.items():
         if not np.isfinite(values).all():
-            when, remedy = (
-                (f"at step {step}", "lower the learning rate")
-                if step
-                else ("before training", "use another checkpoint")
-            )
+            when = f"at step {step}" if step else "before training"
+            remedy = "lower the learning rate" if step else "use another checkpoint"
             raise NonFiniteLossError(
                 f"the model's outputs for {split} are not finite {when}: training stopped, what is on disk is kept; "
                 f"{remedy} or pass --precision no"
@@ -90,6 +87,7 @@ def group_parameters(model: nn.Module, config: RunConfig) -> list[ParameterGroup
     """
     parameters = dict(model.named_parameters())
     rates = _rates_of_parts(model, config)
+    # Sorted by this key: the backbone before the head, high rates before low ones, decayed before others.
     groups: dict[tuple[bool, float, bool], list[str]] = {}
     for name, parameter in parameters.items():
         if parameter.requires_grad:
@@ -98,8 +96,8 @@ def group_parameters(model: nn.Module, config: RunConfig) -> list[ParameterGroup
             is_decayed = parameter.ndim > 1 and held_name(name) not in parameters
             groups.setdefault((is_head, -rate, not is_decayed), []).append(name)
     return [
-        ParameterGroup(tuple(names), is_head, -rate, 0.0 if is_plain else config.weight_decay)
-        for (is_head, rate, is_plain), names in sorted(groups.items())
+        ParameterGroup(tuple(names), is_head, -negative_rate, 0.0 if is_undecayed else config.weight_decay)
+        for (is_head, negative_rate, is_undecayed), names in sorted(groups.items())
     ]
 
 
@@ -167,8 +165,8 @@ def build_optimizer(
         for group in groups
     ]
     if not is_sgd:
-        kind = {"fused": True, "capturable": True} if is_captured else {"fused": is_fused(device)}
-        return torch.optim.AdamW(options, betas=BETAS, eps=EPS, **kind)
+        kernel = {"fused": True, "capturable": True} if is_captured else {"fused": is_fused(device)}
+        return torch.optim.AdamW(options, betas=BETAS, eps=EPS, **kernel)
     optimizer = torch.optim.SGD(options, lr=config.learning_rate)
     optimizer.register_step_pre_hook(_decay)
     return optimizer

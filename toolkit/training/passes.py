@@ -92,7 +92,7 @@ class PassWatch:
         outer_modules = [
             module
             for module in self._root.modules()
-            if _has(module, embeddings.backbone) and module not in self._signatures
+            if _contains(module, embeddings.backbone) and module not in self._signatures
         ]
         self._handles = (
             *(module.register_forward_pre_hook(self._on_call) for module in outer_modules),
@@ -151,7 +151,7 @@ class PassWatch:
             ids, mask = arguments.get(f"{prefix}input_ids"), arguments.get(f"{prefix}attention_mask")
             if ids is not None:
                 is_mask = isinstance(mask, torch.Tensor) and mask.shape == ids.shape
-                self._given[_place(ids)] = ids, mask if is_mask else None, arguments.get("position_ids")
+                self._given[_memory_key(ids)] = ids, mask if is_mask else None, arguments.get("position_ids")
 
     @watching
     def _on_look_up(
@@ -187,15 +187,16 @@ class PassWatch:
 
     def _rows(self, ids: torch.Tensor, arguments: Mapping[str, Any]) -> Rows:
         """The rows of each real token, as the module itself derives them."""
-        _, mask, positions = self._given.get(_place(ids), (ids, None, None))
+        _, mask, positions = self._given.get(_memory_key(ids), (ids, None, None))
         positions, segments = arguments.get("position_ids", positions), arguments.get("token_type_ids")
-        padding, past = self._embeddings.padding_row, int(arguments.get("past_key_values_length") or 0)
+        padding = self._embeddings.padding_row
+        num_past = int(arguments.get("past_key_values_length") or 0)  # tokens that a cache holds before these
         is_counted = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding
         is_real = is_counted if mask is None else mask.to(ids.device) != 0
         if positions is None and self._embeddings.family.position_start == "after_padding":
-            positions = (torch.cumsum(is_counted, dim=1) + past) * is_counted + (padding or 0)
+            positions = (torch.cumsum(is_counted, dim=1) + num_past) * is_counted + (padding or 0)
         elif positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)[None] + past
+            positions = torch.arange(ids.shape[1], device=ids.device)[None] + num_past
         if segments is None:
             segments = torch.zeros_like(ids)
         tables = dict(zip(TABLES, (ids, positions, segments), strict=True))
@@ -226,7 +227,7 @@ def _is_left(gradient: torch.Tensor | None) -> bool:
     return gradient is not None and (not is_asked or bool(gradient.any()))
 
 
-def _has(module: nn.Module, inner: nn.Module) -> bool:
+def _contains(module: nn.Module, inner: nn.Module) -> bool:
     return any(part is inner for part in module.modules())
 
 
@@ -242,5 +243,6 @@ def _tensors_of(output: Any) -> Iterator[torch.Tensor]:
         yield from _tensors_of([getattr(output, field.name) for field in fields(output)])
 
 
-def _place(ids: torch.Tensor) -> tuple[int, ...]:
+def _memory_key(ids: torch.Tensor) -> tuple[int, ...]:
+    """What tells token ids from others: where they lie, and their shape."""
     return ids.data_ptr(), *ids.shape

@@ -28,7 +28,7 @@ from toolkit.training.accelerators import start_together
 from toolkit.training.device_steps import rows_on_host
 from toolkit.training.live_drift import LiveDrift, as_columns, drift_and_norms
 from toolkit.training.passes import PassWatch, Rows, uncompiled
-from toolkit.training.recorder import IS_OUTPUT_TOO, Recorder
+from toolkit.training.step_recorder import IS_OUTPUT_TOO, Recorder
 from toolkit.training.trains import describe_training
 from toolkit.training.updates import Updates
 
@@ -247,24 +247,12 @@ class Recording:
         _check_precision(self._embeddings.parameters, allow_half)
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._before = _fingerprint(self._frozen)
-        num_rows, self._vocabulary = len(self._embeddings.parameters["word_embeddings"]), None
-        added = check_tokens(added_tokens)
-        if tokenizer is not None:
-            check_word_rows(_name_of(model, self._embeddings.backbone), len(tokenizer), num_rows)
-            self._vocabulary = read_vocabulary(tokenizer, num_rows, added)
-        elif added:
-            raise ValueError("added_tokens needs the tokenizer, which says where their rows are: pass it too")
+        self._vocabulary = self._read_vocabulary(tokenizer, check_tokens(added_tokens))
         self._facts, self._first_epoch = facts, epochs_before
-        self._writer: RunWriter | None
-        self._writer, _ = start_together(path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True)
-        if self._writer is not None:
-            eps = layer_norm_eps(self._embeddings.backbone, self._embeddings.family)
-            self._writer.facts = facts_of(self._embeddings.position_offset, eps)
-            self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
-            if self._vocabulary is not None:
-                self._writer.write_vocabulary(self._vocabulary)
-                _warn_of_old_rows(path.name, self._vocabulary, tokenizer)
-        shared = self._tied = _shared(model, self._embeddings)
+        self._writer = self._start_writer(overwrite=overwrite)
+        if self._writer is not None and self._vocabulary is not None:
+            _warn_of_old_rows(path.name, self._vocabulary, tokenizer)
+        shared = self._tied = _tied_parameters(model, self._embeddings)
         adapted = self._embeddings.adapted
         self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared] + [f"{name} {IS_ADAPTED}" for name in adapted]
         parameters = self._embeddings.parameters
@@ -290,6 +278,7 @@ class Recording:
             register_optimizer_step_post_hook(self._after_step),
         )
         self._last: tuple[float, int] | None = None
+        """Epoch and step of the last snapshot."""
         self._reference: Mapping[str, Any] = {}
         self._digests: dict[str, str] = {}
         self.first_digests: dict[str, str] = {}
@@ -300,6 +289,27 @@ class Recording:
         """The score that stands for the run; None: the first that is given."""
         self._warned: set[str] = set()
         self._has_diverged = self._is_finished = False
+
+    def _read_vocabulary(self, tokenizer: Any, added_tokens: list[str]) -> Vocabulary | None:
+        """The texts of the word rows; None without a tokenizer, or ValueError where tokens are called added."""
+        if tokenizer is None:
+            needs = "added_tokens needs the tokenizer, which says where their rows are: pass it too"
+            refuse_first({needs: added_tokens})
+            return None
+        num_rows = len(self._embeddings.parameters["word_embeddings"])
+        check_word_rows(_name_of(self._model, self._embeddings.backbone), len(tokenizer), num_rows)
+        return read_vocabulary(tokenizer, num_rows, added_tokens)
+
+    def _start_writer(self, *, overwrite: bool) -> RunWriter | None:
+        """What writes the run directory, its config and vocabulary written; None in all processes but the first."""
+        writer, _ = start_together(self.path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True)
+        if writer is not None:
+            eps = layer_norm_eps(self._embeddings.backbone, self._embeddings.family)
+            writer.facts = facts_of(self._embeddings.position_offset, eps)
+            writer.write_recorded_config({"model": _name_of(self._model, self._embeddings.backbone), **self._facts})
+            if self._vocabulary is not None:
+                writer.write_vocabulary(self._vocabulary)
+        return writer
 
     @property
     def num_steps(self) -> int:
@@ -337,7 +347,7 @@ class Recording:
             saved = import_checkpoints([checkpoint]).trajectory.snapshots[0].tensors
         except (ValueError, OSError):
             return
-        last_snapshot = max(map(self._run.open_snapshot, self._run.snapshot_names()), key=_place_of)
+        last_snapshot = max(map(self._run.open_snapshot, self._run.snapshot_names()), key=_moment_of)
         names = [
             name
             for name, tensor in last_snapshot.tensors.items()
@@ -424,7 +434,7 @@ class Recording:
         }
         refuse_first(faults)
         put_back_shards(self._model)
-        if not self._is_same():
+        if not self._has_recorded_parameters():
             return
         self._live.after_update()
         with self._updates.as_saved():
@@ -441,7 +451,7 @@ class Recording:
             self._reference = self._reference or self._first_tensors()
             self._look_for_problems(tensors, epoch)
             self._write_logs(self._writer)
-            self._look_at(tensors, self._writer, is_epoch_end=float(epoch).is_integer())
+            self._measure_live(tensors, self._writer, is_epoch_end=float(epoch).is_integer())
 
     def _account_for(self, changed: list[str], *, has_stepped: bool) -> None:
         """Where parameters changed in no step that was seen, say that their exposure is not known."""
@@ -463,8 +473,8 @@ class Recording:
         """Note and warn of problems at once that would otherwise be known only at the end."""
         problems = list(self._updates.moved_though_frozen(tensors))
         for name, tensor in () if self._has_diverged else tensors.items():
-            if place := name_undefined(name, tensor, self._vocabulary, self._embeddings.position_offset):
-                problems.append(f"{name} holds NaN or infinity {place} from epoch {epoch:g} on: training diverged")
+            if where := name_undefined(name, tensor, self._vocabulary, self._embeddings.position_offset):
+                problems.append(f"{name} holds NaN or infinity {where} from epoch {epoch:g} on: training diverged")
                 self._has_diverged = True
                 break
         for problem in (problem for problem in problems if problem not in self._warned):
@@ -472,7 +482,7 @@ class Recording:
             self.note(problem)
             warnings.warn(f"{self.path.name}: {problem}", stacklevel=3)
 
-    def _look_at(self, tensors: Mapping[str, Any], writer: RunWriter, *, is_epoch_end: bool) -> None:
+    def _measure_live(self, tensors: Mapping[str, Any], writer: RunWriter, *, is_epoch_end: bool) -> None:
         """Measure drift since the first snapshot, and warn of parameters that train otherwise than it seems."""
         self._drift = drift_and_norms(self._reference, tensors)
         log = self._updates.settings
@@ -503,17 +513,18 @@ class Recording:
         try:
             put_back_shards(self._model)
             if self.num_steps:
-                self._is_same()
+                self._has_recorded_parameters()
             after = _fingerprint(self._frozen)
-            if self._last is not None and (missed := self.num_steps - self._last[1]):
+            if self._last is not None and (num_missed := self.num_steps - self._last[1]):
                 last = f"epoch {self._last[0]:g}, step {self._last[1]}"
                 self.note(
-                    f"no snapshot covers the last {missed} optimizer steps (the last is of {last}): take one at the end"
+                    f"no snapshot covers the last {num_missed} optimizer steps (the last is of {last}): take one at "
+                    "the end"
                 )
             # Epochs went by without a step that was seen: that is not known, and not nothing.
             if not self.num_steps and not self._num_skipped and self._last and self._last[0] > self._first_epoch:
                 self._recorder.problem = self._recorder.problem or NO_STEP_SEEN
-            if moved := self._moved(after):
+            if moved := self._changed_though_frozen(after):
                 self.note(f"frozen parameters have changed: {first_few(moved)}")
             if self._writer is not None:
                 self._write_logs(self._writer)
@@ -530,7 +541,7 @@ class Recording:
         _barrier()
         return open_run(self.path)
 
-    def _moved(self, after: Mapping[str, str]) -> list[str]:
+    def _changed_though_frozen(self, after: Mapping[str, str]) -> list[str]:
         """What was frozen from start to end and yet has changed, or is no longer the model's."""
         current = {id(p) for p in self._model.parameters()}
         return [name for name, p in self._frozen.items() if after[name] != self._before[name] or id(p) not in current]
@@ -590,11 +601,11 @@ class Recording:
         self._live.after_update()
         self._forget_unfrozen()
         # Later a snapshot looks, before it is written: to look for every parameter takes as long as a small layer.
-        if not self.num_steps and self._is_same() and self._last is None:
+        if not self.num_steps and self._has_recorded_parameters() and self._last is None:
             self.snapshot(epoch=self._first_epoch)  # the last moment at which it can be taken
         self._updates.note_frozen(self.num_steps)
 
-    def _is_same(self) -> bool:
+    def _has_recorded_parameters(self) -> bool:
         """Whether the model still has the parameters that are recorded.
 
         ValueError where it lost them before the first step; later, when an error would end somebody's training, a
@@ -645,8 +656,9 @@ class Recording:
         the same passes (the backbone's and the head's, say) each has a part in one step.
         """
         # A GradScaler tells a fused optimizer to skip a step, or to divide the gradients itself.
-        skipped, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
-        if skipped is not None and bool(skipped):
+        found_inf = getattr(optimizer, "found_inf", None)
+        scale = getattr(optimizer, "grad_scale", None)
+        if found_inf is not None and bool(found_inf):
             self._watch.drop()
             self._num_skipped += 1
             return
@@ -677,7 +689,7 @@ class Recording:
         ]
         return list(dict.fromkeys(problem for problem in problems if problem))
 
-    def _label(self, frozen: set[int]) -> str | None:
+    def _regime_label(self, frozen: set[int]) -> str | None:
         """What of the backbone was frozen from start to end, in the words of ``--freeze``; None under adapters, which
         train beside what is frozen. ``frozen``: the identities of these parameters."""
         is_frozen: dict[str, bool] = {}
@@ -693,7 +705,7 @@ class Recording:
     def _manifest(self, after: Mapping[str, str]) -> dict[str, Any]:
         """What the manifest says of the recording; ``after``: digests at the end of what was frozen at the start."""
         backbone, family = self._embeddings.backbone, self._embeddings.family
-        moved = self._moved(after)
+        moved = self._changed_though_frozen(after)
         frozen = {id(p) for name, p in self._frozen.items() if name not in moved}
         embeddings_by_name = self._embeddings.parameters.items()
         embeddings = [
@@ -702,7 +714,7 @@ class Recording:
         parameters = list(self._model.parameters())
         return {
             "recorded": True,
-            "regime": {"label": self._label(frozen), "frozen_components": sorted(embeddings)},
+            "regime": {"label": self._regime_label(frozen), "frozen_components": sorted(embeddings)},
             "frozen": {
                 "is_bit_identical": not moved,
                 "parameters": {n: {"before": digest, "after": after[n]} for n, digest in self._before.items()},
@@ -733,7 +745,8 @@ class Recording:
         }
 
 
-def _place_of(snapshot: Snapshot) -> tuple[float, int]:
+def _moment_of(snapshot: Snapshot) -> tuple[float, int]:
+    """By which snapshots are in order."""
     return snapshot.epoch, snapshot.step
 
 
@@ -761,12 +774,12 @@ def _check_precision(parameters: Mapping[str, nn.Parameter], allow_half: bool) -
         )
 
 
-def _shared(model: nn.Module, embeddings: Embeddings) -> list[str]:
-    """The embedding parameters that another module of the model holds too (tied weights), not to look rows up."""
-    looked_up = {id(module) for module in embeddings.lookups[1:]}  # whose rows are counted too
-    modules = (m for m in model.modules() if id(m) not in looked_up)
-    uses = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
-    return [name for name, p in embeddings.parameters.items() if uses[id(p)] > 1]
+def _tied_parameters(model: nn.Module, embeddings: Embeddings) -> list[str]:
+    """The embedding parameters that another module uses too (tied weights), save modules that look rows up in them."""
+    other_lookups = {id(module) for module in embeddings.lookups[1:]}  # T5's second: its rows are counted as well
+    modules = (module for module in model.modules() if id(module) not in other_lookups)
+    num_uses = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
+    return [name for name, p in embeddings.parameters.items() if num_uses[id(p)] > 1]
 
 
 def _name_of(model: nn.Module, backbone: nn.Module) -> str:
@@ -806,4 +819,6 @@ def _gather(passes: list[Rows], names: Sequence[str]) -> tuple[Rows, int]:
         return rows_here, len(passes)
     gathered: list[Any] = [None] * _world_size()
     torch.distributed.all_gather_object(gathered, (rows_here, len(passes)))
-    return {name: np.concatenate([rows[name] for rows, _ in gathered]) for name in names}, sum(n for _, n in gathered)
+    return {name: np.concatenate([rows[name] for rows, _ in gathered]) for name in names}, sum(
+        num_passes for _, num_passes in gathered
+    )

@@ -1,4 +1,6 @@
-"""When the state of a run is written, and how a run that was cut short goes on from it with the same bits."""
+"""When the state of a run is written, and how a run goes on from one to the same bits.
+
+Whether a state is this run's, :func:`toolkit.snapshots.unfinished.find_state` has checked before."""
 
 import signal
 import threading
@@ -16,11 +18,11 @@ from toolkit.snapshots.run_writer import RunWriter, read_versions
 from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import is_of_a_lost_process
 from toolkit.training.host_copies import HostCopies
-from toolkit.training.recorder import Recorder
+from toolkit.training.step_recorder import Recorder
 
-SHARE, CREDIT_SECONDS = 0.015, 1.0
+TIME_SHARE, CREDIT_SECONDS = 0.015, 1.0
 """Of a run's time what states may take, beside a second at first: short runs are cut short, too."""
-BESIDE_A_GPU = 0.15
+WEIGHT_BESIDE_GPU = 0.15
 """What a second of writing beside training counts there, so that it goes on for a tenth of a run's time at most. On a
 CPU it counts whole: training needs the cores that write."""
 LEAST_SECONDS = 5.0
@@ -100,31 +102,31 @@ class Resumer:
             )
         return tensors_by_owner["own"]
 
-    def after_step(self, step: int, trainer: Trainer, **own: Any) -> None:
-        """Write the state if it is due within an epoch; ``own``: what else the caller needs, as arrays.
+    def after_step(self, step: int, trainer: Trainer, **extra: Any) -> None:
+        """Write the state if it is due within an epoch; ``extra``: what else the caller needs, as arrays.
 
         Interrupted where somebody has asked the run to end.
         """
         is_due = self._every_steps is not None and step % self._every_steps == 0
-        self._consider(step, trainer, own, is_due=is_due)
+        self._write_if_wished(step, trainer, extra, is_due=is_due)
 
-    def after_epoch(self, step: int, trainer: Trainer, **own: Any) -> None:
+    def after_epoch(self, step: int, trainer: Trainer, **extra: Any) -> None:
         """:meth:`after_step` at the end of an epoch: it is due unless it would take too much of the run's time."""
         elapsed = time.perf_counter() - self._started
-        self._consider(step, trainer, own, is_due=elapsed >= LEAST_SECONDS and self._is_cheap(elapsed))
+        self._write_if_wished(step, trainer, extra, is_due=elapsed >= LEAST_SECONDS and self._is_cheap(elapsed))
 
     def _is_cheap(self, elapsed: float) -> bool:
         """Whether one more state, as costly as the others, is within what the first ``elapsed`` seconds allow."""
         if self._writer is None:
             return False  # the main process decides
-        weight = 1.0 if self._accelerator.device.type == "cpu" else BESIDE_A_GPU
+        weight = 1.0 if self._accelerator.device.type == "cpu" else WEIGHT_BESIDE_GPU
         spent = self._waited + weight * self._writer.states.seconds
-        is_within = spent + spent / max(self._num_states, 1) <= CREDIT_SECONDS + SHARE * elapsed
+        is_within = spent + spent / max(self._num_states, 1) <= CREDIT_SECONDS + TIME_SHARE * elapsed
         return is_within and not self._writer.states.is_busy
 
-    def _consider(self, step: int, trainer: Trainer, extra: Mapping[str, Any], *, is_due: bool) -> None:
+    def _write_if_wished(self, step: int, trainer: Trainer, extra: Mapping[str, Any], *, is_due: bool) -> None:
         """Write a state where one is due or asked for; end the run, as Interrupted, where somebody asked for that."""
-        wish = 2 * self._is_asked + is_due
+        wish = 2 * self._is_asked + is_due  # 0: none; 1: a state; 2 or 3: a state, and the end of the run
         if self._accelerator.num_processes > 1:  # all processes write, or none
             wishes = self._accelerator.gather(torch.tensor([wish], device=self._accelerator.device))
             wish = int(wishes.max())

@@ -33,7 +33,7 @@ from toolkit.training.floors import Floors, commonest_label
 from toolkit.training.live_drift import as_columns
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
-from toolkit.training.recorder import IS_OUTPUT_TOO, Recorder
+from toolkit.training.step_recorder import IS_OUTPUT_TOO, Recorder
 
 
 def fingerprint(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
@@ -72,7 +72,7 @@ class Saver:
         self._trained = [name for name, parameter in self.embeddings.parameters.items() if parameter.requires_grad]
         self._written_steps: int | None = None
         """Of which the tables and logs are that this process has written."""
-        self._ends = 0
+        self._num_ends = 0
         """Ends of epochs after the first step that have been written, or are being."""
         added = () if loaded.added is None else loaded.added["tokens"]
         num_rows = word_table(loaded.model.backbone).num_embeddings
@@ -90,9 +90,9 @@ class Saver:
     def save_snapshot(self, moment: Moment, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Begin to write a snapshot; ``tensors`` must not change any more."""
         self.writer.background.wait()
-        if self._ends:
+        if self._num_ends:
             self._warn_of_stillness()
-        self._ends += moment.is_epoch_end and moment.step > 0
+        self._num_ends += moment.is_epoch_end and moment.step > 0
         write = partial(self.writer.write_snapshot, is_epoch_end=moment.is_epoch_end)
         self.writer.background.start(lambda: write(moment.epoch, moment.step, tensors))
 
@@ -100,7 +100,8 @@ class Saver:
         """Warn, once, of embedding parameters that are trained and yet are in all snapshots what they were at first."""
         moved = self.writer.moved_parameters()
         for name in [name for name in self._trained if name not in moved]:
-            exposure, first_row = self.recorder.exposure(), self.recorder.first_rows.get(name, 0)
+            exposure = self.recorder.exposure()
+            first_row = self.recorder.first_rows.get(name, 0)
             table_log = None if exposure is None else exposure.tables.get(name)
             is_used = table_log is None or bool((table_log.rows >= first_row).any())
             reason = "each update was 0 or lost to the rounding of float32; raise the learning rate"
@@ -288,8 +289,8 @@ class Saver:
                     "num_examples": len(split),
                     "num_truncated": split.num_truncated,
                     "num_empty_texts": split.num_empty_texts,
-                    **_words_of(split.words, task.splits[name]),
-                    **({} if name == "train" else _units_of(task.splits[name], task.splits["train"])),
+                    **_word_facts(split.words, task.splits[name]),
+                    **({} if name == "train" else _repetition_facts(task.splits[name], task.splits["train"])),
                 }
                 for name, split in self.data.splits.items()
             },
@@ -302,10 +303,8 @@ class Saver:
         base.
         """
         backbone: Any = self.loaded.model.backbone
-        prefix, model = HEAD, self.loaded.model
-        head = {
-            name.removeprefix(prefix): to_array(p) for name, p in model.named_parameters() if name.startswith(prefix)
-        }
+        model = self.loaded.model
+        head = {name.removeprefix(HEAD): to_array(p) for name, p in model.named_parameters() if name.startswith(HEAD)}
         labels = "\n".join(self.data.task.label_names)
 
         def write(folder: Path) -> None:
@@ -322,7 +321,7 @@ class Saver:
         self.writer.write_folder("model", write)
 
 
-def _units_of(split: Split, train: Split) -> dict[str, int]:
+def _repetition_facts(split: Split, train: Split) -> dict[str, int]:
     """What speaks against its examples as so many new ones: clusters that they come in or, where none are known, texts
     that repeat, and those that stand in ``train`` word for word."""
     trained_on = set(train.texts)
@@ -334,7 +333,7 @@ def _units_of(split: Split, train: Split) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _words_of(words: WordTokens | None, split: Split) -> dict[str, int]:
+def _word_facts(words: WordTokens | None, split: Split) -> dict[str, int]:
     """Words that are answered for, and those that were truncated or of which the tokenizer keeps nothing.
 
     Of a split that is masked, its masked tokens.

@@ -21,9 +21,9 @@ def drop(states: torch.Tensor, probability: float) -> torch.Tensor:
     level = round(probability * LEVELS)
     if states.device.type != "cpu" or not 0 < level < LEVELS:
         return functional.dropout(states, probability)
-    number = states.numel()
-    random_words = torch.empty(-(-number // 4), dtype=torch.int64).random_(-(2**63), None)
-    bits = random_words.view(torch.int16)[:number].view(states.shape)
+    num_elements = states.numel()
+    random_words = torch.empty(-(-num_elements // 4), dtype=torch.int64).random_(-(2**63), None)  # 4 x 16 bits each
+    bits = random_words.view(torch.int16)[:num_elements].view(states.shape)
     mask = torch.empty(states.shape, dtype=states.dtype)
     torch.ge(bits, level - LEVELS // 2, out=mask)
     return states * mask.mul_(1 / (1 - level / LEVELS))  # of the two the product keeps the mask alone for autograd
@@ -53,7 +53,7 @@ def take_shortcuts(backbone: Any, pooling: str) -> str | None:
     for module in backbone.modules():
         if type(module) is nn.Dropout:
             setattr(module, FORWARD, StandIn(_dropout, module))
-    return use_attention(backbone, NAME)
+    return use_attention(backbone, ATTENTION_NAME)
 
 
 def leave_shortcuts(backbone: Any, attention: str | None) -> None:
@@ -65,9 +65,9 @@ def leave_shortcuts(backbone: Any, attention: str | None) -> None:
         use_attention(backbone, attention)
 
 
-NAME = "embedding_drift"
+ATTENTION_NAME = "embedding_drift"
 """What transformers calls our attention."""
-SHORT = 16
+MOST_SHORT_TOKENS = 16
 """Tokens up to which plain products take half the time of torch's fused kernel, forward."""
 
 
@@ -87,7 +87,7 @@ def attend(
     fused kernel is slow on a CPU and it does without our dropout, and short texts, where they take half its time.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if not module.training and query.shape[2] > SHORT:
+    if not module.training and query.shape[2] > MOST_SHORT_TOKENS:
         fused = functional.scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
         return fused.transpose(1, 2).contiguous(), None
     # Keys before queries: torch's softmax over the last dimension is slow where that is short.
@@ -109,9 +109,9 @@ def use_attention(backbone: Any, name: str) -> str | None:
 
     if not backbone._can_set_attn_implementation():
         return None
-    if name == NAME:
-        ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
-        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
+    if name == ATTENTION_NAME:
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attend)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, eager_mask)
     previous: str = backbone.config._attn_implementation
     backbone.set_attn_implementation(name)
     return previous
@@ -141,10 +141,12 @@ def run_first(layer: Any, states: torch.Tensor, mask: torch.Tensor | None = None
     ``mask``, (examples, 1, 1 or tokens, tokens): is added to the scores of attention, or as bool says who takes part.
     """
     attention, first_token = layer.attention.self, states[:, :1]
-    q, k, v = (
-        product(inputs).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
-        for product, inputs in ((attention.query, first_token), (attention.key, states), (attention.value, states))
-    )
+
+    def by_head(vectors: Any) -> Any:
+        """(examples, heads, tokens, width) from (examples, tokens, hidden)."""
+        return vectors.unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+
+    q, k, v = by_head(attention.query(first_token)), by_head(attention.key(states)), by_head(attention.value(states))
     first_mask = None if mask is None else mask[:, :, :1]
     if first_mask is not None and first_mask.dtype == torch.bool:
         first_mask = torch.zeros_like(first_mask, dtype=q.dtype).masked_fill(~first_mask, torch.finfo(q.dtype).min)

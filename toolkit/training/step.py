@@ -29,8 +29,8 @@ from toolkit.training.optimizer import (
     group_parameters,
     learning_rate_factors,
 )
-from toolkit.training.recorder import BatchRows, Recorder
 from toolkit.training.shortcuts import leave_shortcuts, take_shortcuts
+from toolkit.training.step_recorder import BatchRows, Recorder
 from toolkit.training.weights import HALVED, CompactWords, FlatGroup, HalfWeights, halved_names, is_halved
 
 MAY_CAPTURE = True
@@ -173,11 +173,12 @@ class Stepper:
         rows = self.recorder.rows_of(self.data, indices) if accelerator.is_main_process else None
         num_parts = accelerator.num_processes * self.config.gradient_accumulation_steps
         parts = parts_of_batch(indices, num_parts)[accelerator.process_index :: accelerator.num_processes]
-        num_rows, places = int(split.sizes_of(indices).sum()), self._places(rows)
+        num_rows = int(split.sizes_of(indices).sum())
+        gradient_rows = self._gradient_rows(rows)
         # Counted from 1, steps whose number is a power of two.
         is_looked_at = not (step + 1) & step
         inputs = [self._inputs_of(self.data, examples, weight / np.float32(num_rows)) for examples, weight in parts]
-        slots = self._slots(places, len(parts) * max(batch["input_ids"].numel() for batch in inputs))
+        slots = self._slots(gradient_rows, len(parts) * max(batch["input_ids"].numel() for batch in inputs))
         for k in range(len(parts) - 1):
             self._run(inputs[k], (k == 0, False), 0)
         result = self._run(inputs[-1] | slots, (len(parts) == 1, True), step + 1 if is_looked_at else 0)
@@ -186,8 +187,8 @@ class Stepper:
         if self.words is not None:
             self.words.decay(self.word_rate * factor * self.word_decay)
         assert result is not None
-        num_slots = {name: len(slots[ROWS + name]) for name in places}
-        self.blocks.add(result, partial(self._tell, step, factor, rows, places, num_slots))
+        num_slots = {name: len(slots[ROWS + name]) for name in gradient_rows}
+        self.blocks.add(result, partial(self._note_result, step, factor, rows, gradient_rows, num_slots))
 
     def _set_rates(self, factor: float) -> None:
         """Set the learning rates of a step; ``factor``: its share of the peak."""
@@ -199,31 +200,33 @@ class Stepper:
         decays = [1 - rate * group.weight_decay for rate, group in zip(rates, self.groups, strict=True)]
         self.scalars.copy_(torch.tensor([*rates, *decays]).pin_memory(), non_blocking=True)
 
-    def _places(self, rows: BatchRows | None) -> dict[str, NDArray[np.int64]]:
-        """Table to where the rows of a step are in its gradient; -1 for rows that have none there."""
-        places = {}
+    def _gradient_rows(self, rows: BatchRows | None) -> dict[str, NDArray[np.int64]]:
+        """Table to where the distinct rows of a step are in its gradient; -1 for rows that have none there."""
+        gradient_rows = {}
         for name, gradient in self.gradients.items():
             if rows is None or name not in rows.rows:
                 continue
-            place = rows.rows[name][0].astype(np.int64)
+            distinct_rows, _ = rows.rows[name]
+            gradient_row = distinct_rows.astype(np.int64)
             if name == "word_embeddings" and self.words is not None:
-                place = self.words.place_of(place)
-            place = place - self.recorder.first_rows.get(name, 0)
-            places[name] = np.where((place >= 0) & (place < len(gradient)), place, -1)
-        return places
+                gradient_row = self.words.place_of(gradient_row)
+            gradient_row = gradient_row - self.recorder.first_rows.get(name, 0)
+            gradient_rows[name] = np.where((gradient_row >= 0) & (gradient_row < len(gradient)), gradient_row, -1)
+        return gradient_rows
 
     def _inputs_of(self, data: EncodedTask, examples: NDArray[np.int64], weight: NDArray[np.float32]) -> Inputs:
         """What a backward pass reads of some examples, on the host; for a graph filled up with examples of weight 0."""
-        split, longest = data.splits["train"], None
+        split = data.splits["train"]
+        longest = None
         weights = np.repeat(weight, split.sizes_of(examples)).astype(np.float32)
         is_padded = self.graphs is not None
         if is_padded:
             longest = padded_length(int(split.lengths[examples].max()) // split.num_sequences)
             size = self.config.batch_size // self.config.gradient_accumulation_steps
             if self.config.batch_tokens is not None:
-                size = -(-len(examples) // ROWS_MULTIPLE) * ROWS_MULTIPLE
-            num_missing = size - len(examples)
-            examples, num_answers = np.append(examples, np.repeat(examples[:1], num_missing)), len(weights)
+                size = -(-len(examples) // ROWS_MULTIPLE) * ROWS_MULTIPLE  # the next multiple
+            num_answers = len(weights)
+            examples = np.append(examples, np.repeat(examples[:1], size - len(examples)))
         batch = make_batch(split, examples, data, longest)
         assert split.labels is not None
         labels = split.labels[split.rows_of(examples)]
@@ -236,19 +239,19 @@ class Stepper:
             weights = np.append(weights, np.zeros(num_slots - num_answers, np.float32))
         return batch | {ANSWERS: torch.from_numpy(labels), WEIGHTS: torch.from_numpy(weights)}
 
-    def _slots(self, places: Mapping[str, NDArray[np.int64]], num_tokens: int) -> Inputs:
+    def _slots(self, gradient_rows: Mapping[str, NDArray[np.int64]], num_tokens: int) -> Inputs:
         """The places whose norms are kept, for a graph filled up to as many as ``num_tokens`` can have."""
         slots = {}
-        for name, place in places.items():
+        for name, rows in gradient_rows.items():
             # Of a table of which some rows are trained the places of the others count too.
             most = num_tokens if name in self.recorder.first_rows else min(num_tokens, len(self.gradients[name]))
-            size = len(place) if self.graphs is None else most
-            slots[ROWS + name] = torch.from_numpy(np.append(place.clip(0), np.zeros(size - len(place), np.int64)))
+            size = len(rows) if self.graphs is None else most
+            slots[ROWS + name] = torch.from_numpy(np.append(rows.clip(0), np.zeros(size - len(rows), np.int64)))
         return slots
 
     def _run(self, inputs: Inputs, ends: tuple[bool, bool], looked_at: int) -> torch.Tensor | None:
-        """One backward pass, with the update behind the last, replayed from a graph where that can be."""
-        is_last = ends[1]
+        """:meth:`_pass`, one backward pass with the update behind the last, from a graph where that can be."""
+        _, is_last = ends
         self.num_steps += is_last
         if self.graphs is None:
             return self._pass(to_device(inputs, self.device), ends, looked_at)
@@ -309,15 +312,15 @@ class Stepper:
     def _update(self) -> torch.Tensor:
         """Clip, decay and update; the norm of the gradient before."""
         norms = [torch.linalg.vector_norm(flat.values.grad) for flat in self.flat if flat.values.grad is not None]
-        norm = torch.linalg.vector_norm(torch.stack(norms))
+        norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
         excess = ((norm + 1e-6) / self.config.max_gradient_norm).clamp(min=1)
-        is_cuda = self.device.type == "cuda"
-        if not (is_cuda or excess > 1):
-            pass
-        elif any(group.get("fused") for group in self.optimizer.param_groups):
+        # Always on a GPU: to ask it whether clipping is needed would be to wait for it.
+        is_divided = self.device.type == "cuda" or bool(excess > 1)
+        has_fused = any(group.get("fused") for group in self.optimizer.param_groups)
+        if is_divided and has_fused:
             # What a GradScaler would set: the fused kernel divides gradients by it, without a pass of its own.
             self.optimizer.grad_scale = excess  # type: ignore[attr-defined]
-        else:
+        elif is_divided:
             for flat in self.flat:
                 flat.values.grad.div_(excess)  # type: ignore[union-attr]
         if self.is_capturable:
@@ -328,38 +331,38 @@ class Stepper:
         self.optimizer.grad_scale = None  # type: ignore[attr-defined]
         for flat in self.flat:
             flat.refresh()
-        norm_before: torch.Tensor = norm
-        return norm_before
+        return norm
 
     def _losses(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """(rows,) loss of each example, or word."""
         batch = {name: tensor for name, tensor in inputs.items() if name not in BESIDE_BATCH}
-        losses: torch.Tensor = example_losses(self.data.task.kind, self.model(**batch), inputs[ANSWERS])
-        return losses
+        return example_losses(self.data.task.kind, self.model(**batch), inputs[ANSWERS])
 
     def _precision(self) -> AbstractContextManager[Any]:
         """What a pass runs in: nothing where weights are in half precision already, else Accelerate's autocast."""
         block: AbstractContextManager[Any] = nullcontext() if self.is_halved else self.accelerator.autocast()
         return block
 
-    def _tell(
+    def _note_result(
         self,
         step: int,
         factor: float,
         rows: BatchRows | None,
-        places: Mapping[str, NDArray[np.int64]],
+        gradient_rows: Mapping[str, NDArray[np.int64]],
         num_slots: Mapping[str, int],
         values: NDArray[np.float32],
     ) -> None:
         """Record and report a step whose ``values`` have come back; ``factor``: share of the peak learning rate.
 
-        ``num_slots``: table to the norms among the values, those of its places and of what fills a graph up.
+        ``num_slots``: table to the norms among the values, those of its rows and of what fills a graph up.
         """
-        config, (loss, norm) = self.config, values[:2].tolist()
+        config = self.config
+        loss, norm = values[:2].tolist()
         if rows is not None:
-            norms, start = {}, 2
-            for name, place in places.items():
-                norms[name] = np.where(place < 0, np.float32(0), values[start : start + len(place)])
+            norms = {}
+            start = 2  # behind loss and norm
+            for name, rows_of_table in gradient_rows.items():
+                norms[name] = np.where(rows_of_table < 0, np.float32(0), values[start : start + len(rows_of_table)])
                 start += num_slots[name]
             self.recorder.record_batch(rows, norms)
         check_finite(norm, step)

@@ -152,25 +152,32 @@ def describe_training(model: nn.Module, optimizer: Any = None) -> str:
 
 def in_one_line(table: pd.DataFrame) -> str:
     """A table of :func:`what_trains` as one line."""
-    counts = table.groupby("will_move")["num_parameters"].sum()
-    will = "can" if (table["optimizer_groups"] == NOT_KNOWN).all() else "will"
-    clauses = [f"Of {_count(table['num_parameters'].sum())} parameters {_count(counts.get(YES, 0))} {will} train"]
-    is_own = table["component"].isin(EMBEDDING_PARAMETERS)
-    embeddings = table[is_own & (table["reason_kind"] != "adapted")].assign(is_adapter=table["adapter"] == IS_ADAPTER)
-    groups = embeddings.groupby(["is_adapter", "reason_kind"], sort=False)["component"].unique()
-    for (is_adapter, kind), names in groups.items():
-        subject = "the embeddings" if len(groups) == 1 and not is_adapter else ", ".join(names)
-        clauses.append(f"{subject} {_predicate(kind, will)}{' by adapter' * is_adapter}")
-    for kind, number in table[~is_own].groupby("reason_kind", sort=False)["num_parameters"].sum().items():
+    num_by_answer = table.groupby("will_move")["num_parameters"].sum()
+    # Without an optimizer what is trainable can train: whether it will, nobody has said.
+    verb = "can" if (table["optimizer_groups"] == NOT_KNOWN).all() else "will"
+    total = _count(table["num_parameters"].sum())
+    clauses = [f"Of {total} parameters {_count(num_by_answer.get(YES, 0))} {verb} train"]
+    is_embedding = table["component"].isin(EMBEDDING_PARAMETERS)
+    embeddings = table[is_embedding & (table["reason_kind"] != "adapted")]
+    embeddings = embeddings.assign(is_adapter=embeddings["adapter"] == IS_ADAPTER)
+    names_by_fate = embeddings.groupby(["is_adapter", "reason_kind"], sort=False)["component"].unique()
+    for (is_adapter, kind), names in names_by_fate.items():
+        subject = "the embeddings" if len(names_by_fate) == 1 and not is_adapter else ", ".join(names)
+        clauses.append(f"{subject} {_predicate(kind, verb)}{' by adapter' * is_adapter}")
+    num_by_kind = table[~is_embedding].groupby("reason_kind", sort=False)["num_parameters"].sum()
+    for kind, num_parameters in num_by_kind.items():
         if kind in SURPRISES:
-            clauses.append(f"{_count(number)} others: {WHY[str(kind)].sentence}")
+            clauses.append(f"{_count(num_parameters)} others: {WHY[str(kind)].sentence}")
     return "; ".join(clauses)
 
 
-def _predicate(kind: str, will: str) -> str:
-    why, no = WHY[kind], "cannot" if will == "can" else "will not"
-    answer = {YES: will, NO: no, BY_DECAY: f"{will} by weight decay alone", NOT_KNOWN: "may"}[why.will_move]
-    return f"{will} train" if kind in ("trains", "trainable") else f"{answer}: {why.sentence}"
+def _predicate(kind: str, verb: str) -> str:
+    """What follows the name of parameters in a sentence, by their kind of reason; ``verb``: can or will."""
+    if kind in ("trains", "trainable"):
+        return f"{verb} train"
+    no = "cannot" if verb == "can" else "will not"
+    answers = {YES: verb, NO: no, BY_DECAY: f"{verb} by weight decay alone", NOT_KNOWN: "may"}
+    return f"{answers[WHY[kind].will_move]}: {WHY[kind].sentence}"
 
 
 def _count(number: int) -> str:
@@ -181,26 +188,30 @@ def find_fates(model: nn.Module, optimizer: Any = None) -> dict[str, Fate]:
     """Parameter name to its fate, in the order of the components."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"expected a torch.nn.Module, the model itself; got {type(model).__name__}")
-    parameters, holders_by_id = dict(model.named_parameters()), _find_holders(optimizer)
+    parameters = dict(model.named_parameters())
+    holders_by_id = _find_holders(optimizer)
     has_pass = any(p.requires_grad and p.grad is not None and _any(p.grad) for p in parameters.values())
-    places = {place for name in parameters if (place := _place_of_base(name)) is not None}
-    components, tied, fates = _components(model), _names_in_modules(model), dict[str, Fate]()
-    for name, (component, doubt) in components.items():
-        p, holders = parameters[name], holders_by_id.get(id(parameters[name]), ())
-        adapter = HAS_ADAPTER if _place_of_base(name) is not None else ""
-        if not adapter and not places.isdisjoint(_places_above(name)):
+    adapted_modules = {path for name in parameters if (path := _adapted_module(name)) is not None}
+    names_by_id = _names_in_modules(model)
+    fates: dict[str, Fate] = {}
+    for name, (component, doubt) in _components(model).items():
+        p = parameters[name]
+        holders = holders_by_id.get(id(p), ())
+        adapter = HAS_ADAPTER if _adapted_module(name) is not None else ""
+        if not adapter and not adapted_modules.isdisjoint(_modules_above(name)):
             adapter = IS_ADAPTER
-        kind = _kind(p, holders, doubt, is_given=optimizer is not None, has_pass=has_pass)
-        other_names = tuple(other_name for other_name in tied[id(p)] if other_name != name)
+        kind = _reason_kind(p, holders, doubt, is_given=optimizer is not None, has_pass=has_pass)
+        other_names = tuple(other_name for other_name in names_by_id[id(p)] if other_name != name)
         fates[name] = Fate(component, adapter, kind, holders, p, other_names)
-    moving = {
-        place
+    # What is frozen beneath an adapter that moves is not simply frozen: the module changes all the same.
+    moving_modules = {
+        path
         for name, fate in fates.items()
         if fate.adapter == IS_ADAPTER and WHY[fate.kind].will_move == YES
-        for place in _places_above(name)
+        for path in _modules_above(name)
     }
     for name, fate in fates.items():
-        if fate.kind in ("frozen", "frozen but held") and _place_of_base(name) in moving:
+        if fate.kind in ("frozen", "frozen but held") and _adapted_module(name) in moving_modules:
             fates[name] = fate._replace(kind="adapted")
     return fates
 
@@ -225,9 +236,11 @@ def _as_list(optimizer: Any) -> list[Any]:
 
 def _components(model: nn.Module) -> dict[str, tuple[str, str]]:
     """Parameter name to its component and, where it may take no part in the loss, the kind of reason why; in order."""
-    backbones, names = list(find_backbones(model)), [name for name, _ in model.named_parameters()]
+    backbones = list(find_backbones(model))
+    names = [name for name, _ in model.named_parameters()]
     if not backbones:
-        return {name: (part, "") for name, part in zip(names, _prefixes(names), strict=True)}
+        return {name: (module, "") for name, module in zip(names, _top_modules(names), strict=True)}
+    # Rank in the order of the answer, component, and the kind of doubt, of each parameter of a backbone.
     entry_by_id: dict[int, tuple[tuple[int, ...], str, str]] = {}
     for i, (backbone_path, backbone, family) in enumerate(backbones):
         reads_pooler = _reads_pooler(model, backbone)
@@ -237,20 +250,18 @@ def _components(model: nn.Module) -> dict[str, tuple[str, str]]:
             doubt = "loss" if component == "pooler" and not reads_pooler else doubt
             shown_name = f"{backbone_path}.{component}" if len(backbones) > 1 else component
             entry_by_id.setdefault(id(p), ((i, *rank_of(component)), shown_name, doubt))
-    entries = {name: entry_by_id.get(id(p), ((len(backbones),), "head", "")) for name, p in model.named_parameters()}
-    return {
-        name: (shown_name, doubt)
-        for name, (_, shown_name, doubt) in sorted(entries.items(), key=lambda item: item[1][0])
-    }
+    head_entry = ((len(backbones),), "head", "")  # behind all backbones
+    ranked = [(*entry_by_id.get(id(p), head_entry), name) for name, p in model.named_parameters()]
+    return {name: (component, doubt) for _, component, doubt, name in sorted(ranked, key=lambda entry: entry[0])}
 
 
 def _component(family: ModelFamily, name: str) -> str:
     """The component of a parameter of the backbone, of what peft puts there the component of what it changes."""
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        for leaf in (parts[-1], "weight"):
+    path = name.split(".")
+    for end in range(len(path) - 1, 0, -1):
+        for leaf in (path[-1], "weight"):
             try:
-                return component_of(family, ".".join([*parts[:end], leaf]))
+                return component_of(family, ".".join([*path[:end], leaf]))
             except ValueError:
                 continue
     return "encoder_other"
@@ -265,7 +276,7 @@ def _reads_pooler(model: nn.Module, backbone: nn.Module) -> bool:
     )
 
 
-def _prefixes(names: list[str]) -> list[str]:
+def _top_modules(names: list[str]) -> list[str]:
     """The top-level module of each name, with its number in a list; what all have in common is left out."""
     split_names = [name.split(".") for name in names]
     while len({parts[0] for parts in split_names}) == 1 and all(len(parts) > 2 for parts in split_names):
@@ -273,15 +284,16 @@ def _prefixes(names: list[str]) -> list[str]:
     return [".".join(parts[: 2 if len(parts) > 2 and parts[1].isdecimal() else 1]) for parts in split_names]
 
 
-def _place_of_base(name: str) -> str | None:
-    """Where an adapter is, of a parameter beneath it; None of any other."""
+def _adapted_module(name: str) -> str | None:
+    """The path of the module that has an adapter, of a parameter beneath one; None of any other."""
     for base in (BENEATH, ".original_module."):
         if base in name:
             return name.partition(base)[0]
     return None
 
 
-def _places_above(name: str) -> Iterator[str]:
+def _modules_above(name: str) -> Iterator[str]:
+    """The paths of the modules that a parameter is in, from within outwards."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
@@ -296,7 +308,7 @@ def _names_in_modules(model: nn.Module) -> dict[int, list[str]]:
     return names
 
 
-def _kind(p: nn.Parameter, holders: tuple[Holder, ...], doubt: str, *, is_given: bool, has_pass: bool) -> str:
+def _reason_kind(p: nn.Parameter, holders: tuple[Holder, ...], doubt: str, *, is_given: bool, has_pass: bool) -> str:
     """The kind of reason why a parameter will move, or will not."""
     if not p.requires_grad:
         return _kind_of_frozen(p, [holder for holder in holders if holder.rate_now], bool(holders))
@@ -337,7 +349,8 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 def _decays(p: nn.Parameter, holder: Holder) -> bool:
     """Whether weight decay changes a bit of a parameter, as a product that AdamW takes first."""
-    factor, values = 1 - holder.rate * holder.decay, _local(p)
+    factor = 1 - holder.rate * holder.decay
+    values = _local(p)
     return holder.decay > 0 and (values.is_meta or bool((values * factor != values).any()))
 
 
@@ -362,13 +375,15 @@ def _is_stuck(p: nn.Parameter, size: float) -> torch.Tensor:
 
 def _record(fates: list[Fate], total: int, *, is_given: bool, num_foreign: int) -> dict[str, Any]:
     """The record of the parameters that have a component and a kind of reason in common."""
-    holders, first = {holder.place: holder for fate in fates for holder in fate.holders}, fates[0]
-    number, why = sum(fate.parameter.numel() for fate in fates), WHY[first.kind]
+    first = fates[0]
+    why = WHY[first.kind]
+    holders = {holder.place: holder for fate in fates for holder in fate.holders}
+    num_parameters = sum(fate.parameter.numel() for fate in fates)
     return {
         "component": first.component,
         "adapter": first.adapter,
-        "num_parameters": number,
-        "share": number / total,
+        "num_parameters": num_parameters,
+        "share": num_parameters / total,
         "requires_grad": first.parameter.requires_grad,
         "optimizer_groups": ", ".join(sorted(holders)) if is_given else NOT_KNOWN,
         "learning_rates": tuple(sorted({holder.rate_now for holder in holders.values()})),
@@ -384,7 +399,8 @@ def _record(fates: list[Fate], total: int, *, is_given: bool, num_foreign: int) 
 
 def _notes(fates: list[Fate], num_foreign: int) -> Iterator[str]:
     """What must be known beside the record of these parameters."""
-    kind, held_by = fates[0].kind, [(fate.parameter, holder) for fate in fates for holder in fate.holders]
+    kind = fates[0].kind
+    held_by = [(fate.parameter, holder) for fate in fates for holder in fate.holders]
     if kind == "not held" and num_foreign:
         yield (
             f"the optimizer holds {num_foreign} tensors that are not the model's: it was made before the model's were "
@@ -392,23 +408,23 @@ def _notes(fates: list[Fate], num_foreign: int) -> Iterator[str]:
         )
     if kind not in ("trains", "trainable"):
         return
-    is_table, is_tied = fates[0].component.rpartition(".")[2] in TABLES, any(fate.tied for fate in fates)
+    is_table = fates[0].component.rpartition(".")[2] in TABLES
+    is_tied = any(fate.tied for fate in fates)
     if is_table and is_tied:
         yield "another module uses it, and both move alike: of an output layer every row may get a gradient"
     if any(not holder.rate_now for _, holder in held_by):
         yield f"its rate is 0 now, and the schedule starts from {max(holder.rate for _, holder in held_by):g}"
     if is_table and not (is_tied or fates[0].adapter) and any(_decays(p, holder) for p, holder in held_by):
+        # Adam adds decay to the gradient, and its moments then scale it up.
         is_l2 = torch.optim.Adam in {type(h.optimizer) for _, h in held_by if not h.group.get("decoupled_weight_decay")}
         cause = "Adam's L2, by up to the rate a step" if is_l2 else "weight decay alone"
         yield f"rows that no text uses move by {cause}"
     half_precision = [fate.parameter for fate in fates if fate.parameter.dtype in HALF]
     if half_precision:
-        dtype, rate = (
-            str(half_precision[0].dtype).removeprefix("torch."),
-            max((holder.rate for _, holder in held_by), default=0.0),
-        )
-        share = "small updates are rounded away"
+        dtype = str(half_precision[0].dtype).removeprefix("torch.")
+        rate = max((holder.rate for _, holder in held_by), default=0.0)
+        text = "small updates are rounded away"
         if rate > 0 and not half_precision[0].is_meta:
-            lost = torch.cat([_is_stuck(p, rate).flatten() for p in half_precision]).float().mean().item()
-            share = f"an update of the rate, {rate:g}, is rounded away at {lost:.0%} of the values"
-        yield f"{dtype}: {share}"
+            lost_share = torch.cat([_is_stuck(p, rate).flatten() for p in half_precision]).float().mean().item()
+            text = f"an update of the rate, {rate:g}, is rounded away at {lost_share:.0%} of the values"
+        yield f"{dtype}: {text}"

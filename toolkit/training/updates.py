@@ -12,14 +12,14 @@ from torch import nn
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.logs import NOT_REPLAYED, OptimizerLog
 from toolkit.snapshots.snapshot import to_array
-from toolkit.training.recorder import LOGS, Recorder
+from toolkit.training.step_recorder import LOGS, Recorder
 
 UNKNOWN_MODE = (
     "the optimizer has a train() and an eval() and does not say which it is in: whether the snapshots are the weights "
     "that are trained or those that are saved is not known"
 )
 NAN = float("nan")
-UNTOLD: Mapping[str, Any] = {"algorithm": "", "weight_decay": {}}
+UNKNOWN_SETTINGS: Mapping[str, Any] = {"algorithm": "", "weight_decay": {}}
 """What is known of the settings of an optimizer that torch does not know."""
 
 
@@ -53,7 +53,7 @@ class Updates:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Algorithm and weight decay by parameter at the first step; of neither anything before it."""
-        return self._first or self._last or UNTOLD
+        return self._first or self._last or UNKNOWN_SETTINGS
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -71,7 +71,7 @@ class Updates:
             self._first, self._last = self._first or self._last, None
         if optimizer is None:
             self._moved |= self._parameters.keys()
-            self._last = self._last or UNTOLD
+            self._last = self._last or UNKNOWN_SETTINGS
             return
         is_new = not any(seen is optimizer for seen in self.optimizers)
         if is_new:
@@ -100,30 +100,32 @@ class Updates:
     def _follow(self, optimizer: torch.optim.Optimizer, names: list[str], step: int, *, is_new: bool) -> bool:
         """Whether this optimizer holds the embedding parameters from now on, and not within another, whose groups it
         shares."""
-        previous, is_known = self._holder(), self._step_of_holder > 0
+        previous = self._holder()
+        has_stepped = self._step_of_holder > 0
         group_ids = set() if previous is None else {id(group) for group in previous.param_groups}
         is_inner = previous is not optimizer and any(id(group) in group_ids for group in optimizer.param_groups)
         if is_inner and self._step_of_holder == step:
             return False
-        if not is_known and self._first is None:
-            states = [optimizer.state[p].get("step", 0) for p in self._parameters.values() if p in optimizer.state]
-            self.steps_before = max((int(_number(num_taken)) for num_taken in states), default=0)
+        if not has_stepped and self._first is None:
+            nums_taken = [optimizer.state[p].get("step", 0) for p in self._parameters.values() if p in optimizer.state]
+            self.steps_before = max((int(_number(num_taken)) for num_taken in nums_taken), default=0)
             if self.steps_before:
                 problem = f"had taken {self.steps_before} steps before recording began, whose moments are not known"
                 self._refuse(f"the optimizer {problem}")
         elif previous is not optimizer and not is_inner and (is_new or previous is not None):
-            is_beside = self._step_of_holder in (step, step - 1) and previous is not None
-            successor = (
-                f"{', '.join(names)}: held from step {step} on by another optimizer, made anew or in its first turn"
+            does_step_too = self._step_of_holder in (step, step - 1) and previous is not None
+            why = (
+                "held by another optimizer than the one logged, which steps too"
+                if does_step_too
+                else f"held from step {step} on by another optimizer, made anew or in its first turn"
             )
-            rival = f"{', '.join(names)}: held by another optimizer than the one logged, which steps too"
-            self._refuse(rival if is_beside else successor)
+            self._refuse(f"{', '.join(names)}: {why}")
         self._holder, self._step_of_holder = weakref.ref(optimizer), step
         return True
 
     def _check_last(self) -> None:
         """Hold the settings of the last step against those of the first."""
-        if self._last is UNTOLD:
+        if self._last is UNKNOWN_SETTINGS:
             self._refuse("the optimizer is no torch.optim.Optimizer, and its settings are not known")
         # As text, in which an undefined number equals itself.
         elif self._last is not None and self._first is not None and repr(self._last) != repr(self._first):
@@ -146,11 +148,12 @@ class Updates:
         """A sentence for each parameter that was frozen after it had been trained, and has moved since."""
         for name, (step, digest) in self._frozen_since.items():
             if sha256_of_array(tensors[name]) != digest:
-                has_gradient = self._parameters[name].grad is not None
-                reason = (
-                    "its gradient is 0 and not None, so that the optimizer goes on with its moments and decay: set "
-                )
-                reason = f"{reason}it to None" if has_gradient else "something writes to it"
+                reason = "something writes to it"
+                if self._parameters[name].grad is not None:
+                    reason = (
+                        "its gradient is 0 and not None, so that the optimizer goes on with its moments and decay: set "
+                        "it to None"
+                    )
                 yield f"{name}: frozen since step {step}, moved since ({reason})"
 
     def unseen(self, changed: Iterable[str]) -> list[str]:
@@ -212,14 +215,20 @@ def _settings_of(optimizer: torch.optim.Optimizer, groups: Mapping[str, Mapping[
 
 
 def _algorithm(optimizer: torch.optim.Optimizer, groups: list[Any]) -> str:
-    """``torch.optim.AdamW`` or ``torch.optim.SGD`` for exactly these with the update that is replayed, another text for
-    anything else: SGD with momentum, or with decay, which it adds to the gradient.
+    """The name of an optimizer's class, and in brackets those options by which its update is another.
+
+    ``torch.optim.AdamW`` or ``torch.optim.SGD`` alone are exactly these, with the update that is replayed; SGD with
+    momentum is another, as is SGD with decay, which it adds to the gradient.
     """
-    kind = type(optimizer)
-    name = f"{'torch.optim' if kind.__module__.startswith('torch.optim.') else kind.__module__}.{kind.__name__}"
-    keys = ("momentum", "weight_decay", "maximize") if kind is torch.optim.SGD else ("amsgrad", "maximize")
-    variants = [key for key in keys if any(group.get(key, optimizer.defaults.get(key)) for group in groups)]
-    return f"{name} ({', '.join(variants)})" if variants else name
+    optimizer_class = type(optimizer)
+    module = optimizer_class.__module__
+    name = f"{'torch.optim' if module.startswith('torch.optim.') else module}.{optimizer_class.__name__}"
+    is_sgd = optimizer_class is torch.optim.SGD
+    options = ("momentum", "weight_decay", "maximize") if is_sgd else ("amsgrad", "maximize")
+    switched_on = [
+        option for option in options if any(group.get(option, optimizer.defaults.get(option)) for group in groups)
+    ]
+    return f"{name} ({', '.join(switched_on)})" if switched_on else name
 
 
 def _number(value: Any) -> float:

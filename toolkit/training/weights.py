@@ -100,14 +100,15 @@ class CompactWords:
         is_other = torch.ones(len(self.table), dtype=torch.bool, device=device)
         is_other[self.rows] = False
         self.others = is_other.nonzero()[:, 0]
-        self._place = torch.full((len(self.table),), -1, device=device)
-        self._place[self.rows] = torch.arange(len(self.rows), device=device)
-        self._place_of_row: NDArray[np.int64] = self._place.cpu().numpy()
+        # Of each row of the whole table its place in the small one, -1 where it has none.
+        self._place_in_small = torch.full((len(self.table),), -1, device=device)
+        self._place_in_small[self.rows] = torch.arange(len(self.rows), device=device)
+        self._place_of_row: NDArray[np.int64] = self._place_in_small.cpu().numpy()
         self.parameter = nn.Parameter(self.table.detach()[self.rows])
         self.rest = self.table.detach()[self.others]
         self._decays: list[float] = []
         padding = module.padding_idx
-        self._padding = None if padding is None or is_other[padding] else int(self._place[padding])
+        self._padding = None if padding is None or is_other[padding] else int(self._place_in_small[padding])
 
     def place_of(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
         """Where rows of the whole table are in the small one; -1 for those that are not."""
@@ -121,7 +122,7 @@ class CompactWords:
         self.module.forward = self._look_up
 
     def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        return functional.embedding(self._place[ids], self.parameter, self._padding)
+        return functional.embedding(self._place_in_small[ids], self.parameter, self._padding)
 
     def decay(self, amount: float) -> None:
         """One step's decay of the rows that are not in use; ``amount``: learning rate times weight decay.
@@ -140,7 +141,7 @@ class CompactWords:
                 rows.mul_(factor)  # one by one, as AdamW rounds
         self._decays.clear()
         if not len(self.table):
-            self.table.data = self.rest.new_empty(len(self._place), self.rest.shape[1])
+            self.table.data = self.rest.new_empty(len(self._place_in_small), self.rest.shape[1])
         self.table[self.rows] = self.parameter.detach()
         self.table[self.others] = self.rest
         if "forward" in vars(self.module):
@@ -162,9 +163,9 @@ class FlatGroup:
         self._parameters = [parameters[name] for name in names]
         sizes = [p.numel() for p in self._parameters]
         values = torch.cat([p.detach().reshape(-1) for p in self._parameters])
-        self._num_halved = sum(n for n, name in zip(sizes, names, strict=True) if name in halved)
-        self._num_leaves_halved = sum(name in halved for name in names)
-        half = values[: self._num_halved].to(dtype)
+        self._num_halved_values = sum(n for n, name in zip(sizes, names, strict=True) if name in halved)
+        self._num_halved_parameters = sum(name in halved for name in names)
+        half = values[: self._num_halved_values].to(dtype)
         self.values = nn.Parameter(values)
         self.values.grad = torch.zeros_like(values)
         self._half = half
@@ -185,10 +186,11 @@ class FlatGroup:
     def collect(self, *, is_first: bool) -> None:
         """Take what the backward pass left (``is_first``: instead of what was there, else added to it)."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
-        flat, cut = [g.reshape(-1) for g in gradients], self._num_leaves_halved
+        flat = [g.reshape(-1) for g in gradients]
+        halved, others = flat[: self._num_halved_parameters], flat[self._num_halved_parameters :]
         assert self.values.grad is not None
-        targets = self.values.grad[: self._num_halved], self.values.grad[self._num_halved :]
-        for target, pieces in zip(targets, (flat[:cut], flat[cut:]), strict=True):
+        targets = self.values.grad[: self._num_halved_values], self.values.grad[self._num_halved_values :]
+        for target, pieces in zip(targets, (halved, others), strict=True):
             if not pieces:
                 continue
             if not is_first:
@@ -203,7 +205,7 @@ class FlatGroup:
     @torch.no_grad()
     def refresh(self) -> None:
         """Make the half-precision copies again, after an update."""
-        self._half.copy_(self.values.detach()[: self._num_halved])
+        self._half.copy_(self.values.detach()[: self._num_halved_values])
 
     def release(self) -> None:
         """Give every parameter memory of its own again."""

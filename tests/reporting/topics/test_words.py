@@ -22,7 +22,14 @@ from toolkit.reporting import chart_files
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
 from toolkit.reporting.render_html import script_json
-from toolkit.reporting.topics.words import NUM_LABELLED, SAME, labels_of, packed_words, words_chart, words_section
+from toolkit.reporting.topics.words import (
+    MOST_LABELLED,
+    SAME_AS_BEFORE,
+    labels_of,
+    packed_words,
+    words_chart,
+    words_section,
+)
 from toolkit.snapshots.store import Run
 
 
@@ -40,7 +47,7 @@ def runs_of(chart: Chart) -> list[dict[str, Any]]:
         columns = {name: run[f"{name}_lines"].split("\n") for name in ("word", "before", "after")}
         columns = {name: texts + [""] * (num - len(texts)) for name, texts in columns.items()}
         near = zip(columns["before"], columns["after"], strict=True)
-        columns["after"] = [before if after == SAME else after for before, after in near]
+        columns["after"] = [before if after == SAME_AS_BEFORE else after for before, after in near]
         numbers = {name: values for name, values in run.items() if isinstance(values, list) and len(values) == num}
         run["table"] = pd.DataFrame(columns | numbers).set_index("word")
     return list(runs)
@@ -322,7 +329,7 @@ def test_the_words_that_moved_furthest_are_named_where_their_names_have_room():
     assert labels_of(run, (1, 100), (0.01, 10)) == ["one", "", "three", "", ""]
     many = {"word_lines": "\n".join("ab" * 30), "epochs": [1], "x": [10] * 60, "drift0": [2.0**-k for k in range(60)]}
     named = labels_of(many, (1, 100), (2.0**-60, 2))
-    assert [k for k, label in enumerate(named) if label] == [3 * k for k in range(NUM_LABELLED)]
+    assert [k for k, label in enumerate(named) if label] == [3 * k for k in range(MOST_LABELLED)]
     (drawn,) = runs_of(words_chart(make_words(400)))
     assert next(filter(None, drawn["label"])) == drawn["word_lines"].split("\n")[0]
 

@@ -6,11 +6,11 @@ from torch.nn import functional
 
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.models.classifier import load_classifier
-from toolkit.training.shortcuts import NAME, SHORT, attend, use_attention
+from toolkit.training.shortcuts import ATTENTION_NAME, MOST_SHORT_TOKENS, attend, use_attention
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("tokens", [5, SHORT + 4])
+@pytest.mark.parametrize("tokens", [5, MOST_SHORT_TOKENS + 4])
 @pytest.mark.parametrize("scaling", [None, 0.2])
 def test_it_is_scaled_dot_product_attention(scaling, tokens, is_training):
     torch.manual_seed(0)
@@ -40,11 +40,11 @@ def test_a_backbone_computes_the_same_with_it(tiny_model, family):
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     with torch.inference_mode():
         plain = model(**batch)
-        before = use_attention(model.backbone, NAME)
+        before = use_attention(model.backbone, ATTENTION_NAME)
         switched = model(**batch)
     if before is None:
         assert family == "deberta-v2"  # its attention is its own code
         return
-    assert model.backbone.config._attn_implementation == NAME
-    assert use_attention(model.backbone, before) == NAME
+    assert model.backbone.config._attn_implementation == ATTENTION_NAME
+    assert use_attention(model.backbone, before) == ATTENTION_NAME
     assert torch.allclose(plain, switched, atol=1e-6)

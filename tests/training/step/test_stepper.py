@@ -16,9 +16,9 @@ from toolkit.models.classifier import load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import apply_regime, list_components, locate_embeddings, parse_regime
 from toolkit.training.accelerators import build_accelerator
-from toolkit.training.recorder import Recorder
 from toolkit.training.shortcuts import StandIn
 from toolkit.training.step import Stepper
+from toolkit.training.step_recorder import Recorder
 from toolkit.training.weights import halved_names
 
 REGIMES = ("none", "embeddings", "encoder", "word_embeddings,layers.0")

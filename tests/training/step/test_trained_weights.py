@@ -15,8 +15,8 @@ from toolkit.models.regimes import apply_regime, list_components, locate_embeddi
 from toolkit.training import step as step_module
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.optimizer import group_parameters
-from toolkit.training.recorder import Recorder
 from toolkit.training.step import Stepper
+from toolkit.training.step_recorder import Recorder
 
 
 @pytest.fixture(scope="module")

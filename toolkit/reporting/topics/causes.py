@@ -25,7 +25,7 @@ ROW = "a row"
 MEDIAN = "median of the rows"
 NULL = "same steps, random signs: median, 95 %"
 UNSEEN = "median of the rows never seen"
-SERIES = {ROW: REFERENCE, MEDIAN: COLOURS[1], NULL: COLOURS[0], UNSEEN: COLOURS[2]}
+SERIES_COLOURS = {ROW: REFERENCE, MEDIAN: COLOURS[1], NULL: COLOURS[0], UNSEEN: COLOURS[2]}
 FEWEST_IN_BIN = 5
 ROWS_IN_BIN = 30
 """Rows per bin of exposure for which the null is computed."""
@@ -88,40 +88,35 @@ def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: b
     seen = rows[(rows["num_steps"] > 0) & (rows["drift_percent"] > 0)]
     unseen = rows[(rows["num_steps"] == 0) & (rows["drift_percent"] > 0)]
     if seen.empty:
-        is_from_0 = ((rows["num_steps"] > 0) & (rows["norm"] > 0)).any()
+        is_from_0 = ((rows["num_steps"] > 0) & (rows["norm"] > 0)).any()  # moved, and has no drift in %
         raise NothingToPlot(
             f"every row of {parameter} that training showed and that moved was 0 before: its drift in % is {UNDEFINED}"
             if is_from_0
             else f"no row of {parameter} that training showed has moved: there is nothing to plot"
         )
     shuffled = seen.groupby(_bins(seen["num_steps"])).sample(frac=1, random_state=0)
-    shuffled = shuffled.assign(place=shuffled.groupby(_bins(shuffled["num_steps"])).cumcount())
-    points = shuffled[shuffled["place"] < DRAWN_IN_BIN].sort_values("row")
-    parts = [
+    shuffled = shuffled.assign(rank_in_bin=shuffled.groupby(_bins(shuffled["num_steps"])).cumcount())
+    points = shuffled[shuffled["rank_in_bin"] < DRAWN_IN_BIN].sort_values("row")
+    tables = [
         points[["row", "token", "num_steps", "drift_percent"]].assign(series=ROW, num_rows=1),
         _medians_by_exposure(seen, ["drift_percent"]).assign(series=MEDIAN),
     ]
     if with_null:
-        drawn = shuffled.loc[shuffled["place"] < ROWS_IN_BIN, "row"].to_numpy()
-        null = sign_noise(source, parameter, epoch, drawn, num_coordinates=0)
+        sampled_rows = shuffled.loc[shuffled["rank_in_bin"] < ROWS_IN_BIN, "row"].to_numpy()
+        null = sign_noise(source, parameter, epoch, sampled_rows, num_coordinates=0)
         null = null.rename(columns={"null_median": "drift_percent", "null_low": "low", "null_high": "high"})
         values = ["drift_percent", "low", "high"]
         scale = (seen["drift_percent"] / seen["norm"]).set_axis(seen["row"])  # 100 / ‖E⁰‖
         null[values] = null[values].mul(scale.loc[null["row"]].to_numpy(), axis=0)
-        parts.append(_medians_by_exposure(null, values).assign(series=NULL))
+        tables.append(_medians_by_exposure(null, values).assign(series=NULL))
     if len(unseen):
-        steps = [float(seen["num_steps"].min()), float(seen["num_steps"].max())]
-        parts.append(
-            pd.DataFrame(
-                {
-                    "series": UNSEEN,
-                    "num_steps": steps,
-                    "drift_percent": unseen["drift_percent"].median(),
-                    "num_rows": len(unseen),
-                }
-            )
+        # Two points make a level line across the chart.
+        ends = [float(seen["num_steps"].min()), float(seen["num_steps"].max())]
+        level = unseen["drift_percent"].median()
+        tables.append(
+            pd.DataFrame({"series": UNSEEN, "num_steps": ends, "drift_percent": level, "num_rows": len(unseen)})
         )
-    return pd.concat(parts, ignore_index=True).reindex(
+    return pd.concat(tables, ignore_index=True).reindex(
         columns=["series", "row", "token", "num_steps", "drift_percent", "low", "high", "num_rows"]
     )
 
@@ -133,27 +128,32 @@ def _bins(steps: pd.Series) -> Any:
 
 def _medians_by_exposure(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Medians in each bin at the bins' geometric centres; bins of too few rows show no trend and are left out."""
-    grouped = rows.assign(steps=np.log(rows["num_steps"].to_numpy(float))).groupby(_bins(rows["num_steps"]))
-    table = grouped[names].median().assign(num_steps=np.exp(grouped["steps"].mean()), num_rows=grouped.size())
+    grouped = rows.assign(log_steps=np.log(rows["num_steps"].to_numpy(float))).groupby(_bins(rows["num_steps"]))
+    table = grouped[names].median().assign(num_steps=np.exp(grouped["log_steps"].mean()), num_rows=grouped.size())
     return table[table["num_rows"] >= min(FEWEST_IN_BIN, table["num_rows"].max())].reset_index(drop=True)
 
 
 def exposure_chart(exposure: pd.DataFrame) -> Chart:
     """The table of :func:`measure_exposure` on two logarithmic axes."""
-    present = [name for name in SERIES if name in set(exposure["series"])]
-    tall = log_axis(pd.concat([exposure["drift_percent"], exposure["low"], exposure["high"]]))
-    wide = log_axis(exposure["num_steps"])
+    present = [name for name in SERIES_COLOURS if name in set(exposure["series"])]
+    drift_axis = log_axis(pd.concat([exposure["drift_percent"], exposure["low"], exposure["high"]]))
+    steps_axis = log_axis(exposure["num_steps"])
     colours = altair.Color(
         "series:N",
-        scale=altair.Scale(domain=present, range=[SERIES[name] for name in present]),
+        scale=altair.Scale(domain=present, range=[SERIES_COLOURS[name] for name in present]),
         legend=altair.Legend(title=None, columns=2, symbolOpacity=1),
     )
-    steps = wide.axis(format=",.0f", grid=False)
-    x = altair.X("num_steps:Q", scale=wide.scale(), title="optimizer steps that showed the row", axis=steps)
-    y = altair.Y("drift_percent:Q", scale=tall.scale(), title=MOVED_BY, axis=tall.axis())
+    x = altair.X(
+        "num_steps:Q",
+        scale=steps_axis.scale(),
+        title="optimizer steps that showed the row",
+        axis=steps_axis.axis(format=",.0f", grid=False),
+    )
+    y = altair.Y("drift_percent:Q", scale=drift_axis.scale(), title=MOVED_BY, axis=drift_axis.axis())
     shared_tips = {"num_steps": ("steps", ",.0f"), "drift_percent": (MOVED_BY, ".3g"), "num_rows": ("rows", ",")}
 
     def layer(name: str, *columns: str) -> Any:
+        """A chart of one series, without its mark."""
         series_points = exposure.loc[
             exposure["series"] == name, ["series", "num_steps", "drift_percent", "num_rows", *columns]
         ]
@@ -208,7 +208,8 @@ CONTROL = ", and hold it against the same runs with --shuffle-labels (toolkit.co
 def section(computed: Computed) -> Section:
     """Drift against exposure, the causes, and the null by stratum."""
     blocks: list[Block] = []
-    if len(exposure := computed.get("exposure")):
+    exposure = computed.get("exposure")
+    if len(exposure):
         chart = exposure_chart(exposure)
         blocks.append(ChartBlock(name="exposure", chart=chart, caption=CAPTION, alt=CAPTION, is_dense=True))
     if len(computed.get("causes")):
@@ -243,10 +244,10 @@ def _causes_block(causes: pd.DataFrame) -> Block:
     )
 
 
-def _noise_block(frame: pd.DataFrame) -> Block:
+def _noise_block(noise: pd.DataFrame) -> Block:
     """The drift of sampled words beside that of random gradient signs, by stratum."""
-    frame = frame.assign(stratum=frame["stratum"].astype(str), beyond=is_beyond_both(frame))
-    grouped = frame.groupby("stratum")
+    noise = noise.assign(stratum=noise["stratum"].astype(str), beyond=is_beyond_both(noise))
+    grouped = noise.groupby("stratum")
     ends = grouped["ratio"].quantile([0.05, 0.95]).unstack()
     table = grouped[["ratio", "direction_ratio"]].median()
     table = table.assign(
@@ -255,7 +256,7 @@ def _noise_block(frame: pd.DataFrame) -> Block:
         spread=[f"{number(low)} to {number(high)}" for low, high in ends.to_numpy()],
     )
     return table_block(
-        table.loc[ordered_strata(frame["stratum"])].reset_index(),
+        table.loc[ordered_strata(noise["stratum"])].reset_index(),
         "stratum num_rows ratio spread beyond direction_ratio",
         "Words' drift beside that of random gradient signs.",
         stratum="words",

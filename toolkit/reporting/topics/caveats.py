@@ -12,9 +12,10 @@ from toolkit.comparison.cards import NO_CONTROL, over_seeds
 from toolkit.comparison.conditions import Condition, Group, ReportedRun, differing_settings, pair_conditions, settings
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
-from toolkit.comparison.verdicts import CLAIMED, REFUSALS, VERDICTS, Card, Span
+from toolkit.comparison.verdicts import REFUSALS, VERDICTS, Card, Span
 from toolkit.reporting.cells import UNDEFINED, listing, number, p_value, points
-from toolkit.reporting.page import CANNOT_TELL, Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block, table_block
+from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block, table_block
+from toolkit.reporting.verdict_words import DECIDING_VERDICTS, answer_of, question_of
 from toolkit.schema import columns_of, with_columns
 
 
@@ -29,6 +30,7 @@ def largest_size(table: pd.DataFrame) -> pd.DataFrame:
     By ``size``, what the runs were asked for (none is all of them), where the table has it.
     """
     if "size" in table:
+        # None asks for all examples, which no number exceeds.
         sizes_asked = pd.to_numeric(table["size"]).astype("Float64").fillna(np.inf).astype(float)
         return table[sizes_asked == sizes_asked.groupby(table["group"], sort=False).transform("max")]
     sizes = pd.to_numeric(table["num_train_examples"]).astype(float)
@@ -44,22 +46,27 @@ def covered(comparison: pd.DataFrame) -> str:
     """
     scores_by_units: dict[str, list[str]] = {}
     for record in comparison[comparison["low_points"].notna()].to_dict("records"):
-        is_over_seeds = pd.isna(record["num_units"])
-        units = "items" if is_over_seeds or record["num_units"] == record["num_items"] else "clusters of items"
-        units_text = "seeds" if is_over_seeds else f"seeds and {units}" if record["num_seeds"] > 1 else f"{units} only"
-        scores_by_units.setdefault(units_text, []).append(str(record["score"]))
+        scores_by_units.setdefault(_units_text(record), []).append(str(record["score"]))
     if len(scores_by_units) < 2:
         return "".join(scores_by_units)
-    return " or ".join(
-        f"{units_text} ({listing(list(dict.fromkeys(names)))})" for units_text, names in scores_by_units.items()
-    )
+    distinct_scores = {units: list(dict.fromkeys(scores)) for units, scores in scores_by_units.items()}
+    return " or ".join(f"{units} ({listing(scores)})" for units, scores in distinct_scores.items())
 
 
-def deciding(line: Mapping[Any, Any]) -> tuple[float, float, int]:
-    """The interval that decided a comparison, in points, and its level in per cent: 90 for equivalent."""
-    is_equal = line.get("verdict") == "equivalent"
-    low, high = (float(line[f"{end}{'90' if is_equal else ''}_points"]) for end in ("low", "high"))
-    return low, high, 90 if is_equal else 95
+def _units_text(record: Mapping[Any, Any]) -> str:
+    """What the interval of one comparison is over."""
+    if pd.isna(record["num_units"]):
+        return "seeds"
+    units = "items" if record["num_units"] == record["num_items"] else "clusters of items"
+    return f"seeds and {units}" if record["num_seeds"] > 1 else f"{units} only"
+
+
+def deciding(comparison: Mapping[Any, Any]) -> tuple[float, float, int]:
+    """Low and high end of the interval that decided a comparison, in points, and its level in per cent."""
+    is_equal = comparison.get("verdict") == "equivalent"  # which two tests at 5 % decide: an interval of 90 %
+    if is_equal:
+        return float(comparison["low90_points"]), float(comparison["high90_points"]), 90
+    return float(comparison["low_points"]), float(comparison["high_points"]), 95
 
 
 def reach_points(score: str) -> float:
@@ -74,7 +81,7 @@ def task_names(table: pd.DataFrame) -> pd.Series:
 
 
 GAPS = ("full_minus_reached_points", "full_minus_linear_probe_points")
-SHOWN = ("group", "condition", "split", "score", "reached", "linear_probe", *GAPS)
+PROBE_COLUMNS = ("group", "condition", "split", "score", "reached", "linear_probe", *GAPS)
 
 
 @with_columns
@@ -148,10 +155,13 @@ def _probe_numbers(runs: Sequence[ReportedRun], full: Condition | None, split: s
     )
     full_scores = {run.config.seed: last_score(run, split, score) for run in full.runs} if full else {}
     table["full"] = pd.Series(full_scores, dtype=float).reindex(table.index)
-    gaps = {f"full_minus_{name}_points": 100 * (table["full"] - table[name]) for name in ("reached", "linear_probe")}
-    interval = over_seeds(gaps[GAPS[1]].to_numpy(np.float64), 0.95)  # no run keeps the probe's answers to single items
-    means = {name: values.mean() for name, values in (dict(table[["reached", "linear_probe"]]) | gaps).items()}
-    return {name: float(value) for name, value in means.items()} | {
+    above_probe = 100 * (table["full"] - table["linear_probe"])  # in points, a value per seed
+    interval = over_seeds(above_probe.to_numpy(np.float64), 0.95)  # no run keeps the probe's answers to single items
+    return {
+        "reached": float(table["reached"].mean()),
+        "linear_probe": float(table["linear_probe"].mean()),
+        "full_minus_reached_points": float((100 * (table["full"] - table["reached"])).mean()),
+        "full_minus_linear_probe_points": float(above_probe.mean()),
         "low_points": interval.low,
         "high_points": interval.high,
     }
@@ -161,7 +171,7 @@ def against_probe_block(table: pd.DataFrame) -> tuple[Block, ...]:
     """The linear probe beside what was reached, and full fine-tuning minus each; nothing without linear probes."""
     with_texts = table.assign(**{name: [points(value) for value in table[name]] for name in GAPS})
     caption = "Features or optimisation: full fine-tuning minus the head that was kept, and minus a cross-validated one"
-    return () if table.empty else (table_block(with_texts, SHOWN, caption),)
+    return () if table.empty else (table_block(with_texts, PROBE_COLUMNS, caption),)
 
 
 MINILM = (
@@ -196,8 +206,8 @@ CLUSTERS = (
     "Items may come in clusters that nobody named: {}. They are taken as independent; if they are not, intervals are "
     "too narrow: name the clusters (--cluster-column of finetune.py, or clusters= of keep_predictions)."
 )
-LEAST_SHARE = 0.05
-"""Of items that share a cluster: fewer leave an interval as good as it is (ours)."""
+LEAST_SHARE_IN_CLUSTERS = 0.05
+"""Share of the items that share a cluster: fewer leave an interval as good as it is (ours)."""
 
 
 def unnamed_clusters(data: ReportData) -> str:
@@ -205,11 +215,16 @@ def unnamed_clusters(data: ReportData) -> str:
     suspects = []
     for run in data.runs:
         for split in [name for name in run.answers if run.clusters(name) is None and not run.setting("cluster_column")]:
-            ids, split_facts = run.answers[split].index.astype(str), run.part("task").get("splits") or {}
+            ids = run.answers[split].index.astype(str)
+            splits = run.part("task").get("splits") or {}
+            num_repeated = (splits.get(split) or {}).get("num_repeated_texts", 0)
+            has_repeated = num_repeated >= LEAST_SHARE_IN_CLUSTERS * len(ids)
+            # Of ids such as "document-3" what stands before the number: a cluster, where several ids begin alike.
             starts = ids.str.extract(r"^(.+)[-_]\d+$", expand=False).dropna()
-            num_repeated = (split_facts.get(split) or {}).get("num_repeated_texts", 0)
-            if num_repeated >= LEAST_SHARE * len(ids) or 1 < starts.nunique() <= (1 - LEAST_SHARE) * len(starts):
-                why = f"{num_repeated:,} repeat a text" if num_repeated else f"ids begin in {starts.nunique():,} ways"
+            num_starts = starts.nunique()
+            has_alike_starts = 1 < num_starts <= (1 - LEAST_SHARE_IN_CLUSTERS) * len(starts)
+            if has_repeated or has_alike_starts:
+                why = f"{num_repeated:,} repeat a text" if num_repeated else f"ids begin in {num_starts:,} ways"
                 suspects.append(f"{run.task} {split} ({len(ids):,} items, {why})")
     return CLUSTERS.format("; ".join(dict.fromkeys(suspects))) if suspects else ""
 
@@ -241,29 +256,30 @@ def broken_freezes(data: ReportData) -> str:
     for run in data.runs:
         names = [name for name, is_equal in run.frozen.items() if not is_equal or (run.name, name) in moved]
         broken += [f"{run.name}: {', '.join(names)}"] if names else []
-    return (
-        f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(broken)}." if broken else ""
-    )
+    if not broken:
+        return ""
+    return f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(broken)}."
 
 
 QUALITIES = {
     "is_failed": "Runs that failed (majority class or worse, one answer, or undefined, on the reported split)",
     "is_at_chance": "Runs that do not beat always giving the most frequent label by more than chance",
 }
-"""Of a run, and what runs are that have it."""
+"""Attribute of a run to what runs are for which it is true."""
 
 
 def failures(data: ReportData) -> str:
     """Runs that failed, and those that do not beat the majority class by more than chance; '' for one task without."""
     runs_by_quality = {quality: _with_quality(data, quality) for quality in QUALITIES}
-    parts = []
+    sentences = []
     for quality, runs in runs_by_quality.items():
-        counts_by_condition = [
+        counts = [
             f"{condition} {len(tasks)} on {listing(tasks.unique())}"
             for condition, tasks in runs.groupby("condition", sort=False)["task"]
         ]
-        parts.append(f"{QUALITIES[quality]}: {'; '.join([f'{len(runs)} of {len(data.runs)}', *counts_by_condition])}.")
-    return " ".join(parts) if len(data.groups) > 1 or any(map(len, runs_by_quality.values())) else ""
+        total = f"{len(runs)} of {len(data.runs)}"
+        sentences.append(f"{QUALITIES[quality]}: {'; '.join([total, *counts])}.")
+    return " ".join(sentences) if len(data.groups) > 1 or any(map(len, runs_by_quality.values())) else ""
 
 
 def _with_quality(data: ReportData, quality: str) -> pd.DataFrame:
@@ -279,11 +295,11 @@ def below_floor(data: ReportData) -> str:
     """Conditions whose mean score is below a bag of words that was fitted to the same examples; '' for none."""
     below = largest_size(data.floors)
     below = below[below["above_bag_of_words_points"] < -1e-9]  # and not by the rounding of a mean
-    parts = [
-        f"{record['base']} on {name} {record['split']} ({number(record['mean'])} for {number(record['bag_of_words'])})"
-        for name, record in zip(task_names(below), below.to_dict("records"), strict=True)
+    texts = [
+        f"{record['base']} on {task} {record['split']} ({number(record['mean'])} for {number(record['bag_of_words'])})"
+        for task, record in zip(task_names(below), below.to_dict("records"), strict=True)
     ]
-    return f"Below a bag of words: {'; '.join(parts)}." if parts else ""
+    return f"Below a bag of words: {'; '.join(texts)}." if texts else ""
 
 
 def unstable(data: ReportData) -> str:
@@ -293,18 +309,21 @@ def unstable(data: ReportData) -> str:
         return ""
     chosen = table[table["is_chosen"].astype(bool)]
     record_by_condition = {(record["task"], record["condition"]): record for record in chosen.to_dict("records")}
-    parts = []
-    for condition in (
-        condition for tables in data.details for condition in tables.group.conditions
-    ):  # of the most training examples
+    texts = []
+    # ``details`` has the conditions of the most training examples.
+    for condition in (condition for tables in data.details for condition in tables.group.conditions):
         first = condition.runs[0]
         record = record_by_condition.get((first.task, condition.base), {})
-        final = float(np.mean([last_score(run, run.reported_split) for run in condition.runs]))
-        is_same = record.get("score", first.score) == first.score
-        if is_same and 100 * (record.get("mean_score", -math.inf) - final) > UNSTABLE_POINTS:
-            scored = f"{number(record['mean_score'])} when it was chosen, {number(final)} on {first.reported_split}"
-            parts.append(f"{condition.base} on {first.task} ({scored}, final runs: {len(condition.runs)})")
-    return f"Chosen, and unstable: {'; '.join(parts)}." if parts else ""
+        final_score = float(np.mean([last_score(run, run.reported_split) for run in condition.runs]))
+        is_same_score = record.get("score", first.score) == first.score
+        # A condition of which nothing was chosen is never above its final runs.
+        points_lost = 100 * (record.get("mean_score", -math.inf) - final_score)
+        if is_same_score and points_lost > UNSTABLE_POINTS:
+            scores = (
+                f"{number(record['mean_score'])} when it was chosen, {number(final_score)} on {first.reported_split}"
+            )
+            texts.append(f"{condition.base} on {first.task} ({scores}, final runs: {len(condition.runs)})")
+    return f"Chosen, and unstable: {'; '.join(texts)}." if texts else ""
 
 
 def edge_warning(data: ReportData) -> str:
@@ -313,26 +332,27 @@ def edge_warning(data: ReportData) -> str:
     if table is None or "is_at_edge" not in table:
         return ""
     is_at_edge = table["is_at_edge"].fillna(False).astype(bool) & table["is_chosen"].astype(bool)
-    parts = [
+    texts = [
         f"{condition} on {listing(tasks.map(str))}"
         for condition, tasks in table[is_at_edge].groupby("condition", sort=False)["task"]
     ]
-    return f"Chosen at the edge of a grid, which may do better: {'; '.join(parts)}." if parts else ""
+    return f"Chosen at the edge of a grid, which may do better: {'; '.join(texts)}." if texts else ""
 
 
 def pair_caveats(data: ReportData) -> list[str]:
     """Sentences on pairs that differ in more than the regime, and on seeds that one side of a pair lacks."""
-    differing: dict[tuple[str, str, str], list[str]] = {}
+    # First condition, second condition, and the settings in which they differ, to the groups in which they do.
+    titles_by_difference: dict[tuple[str, str, str], list[str]] = {}
     for group in data.groups:
         compared = data.seeds.loc[data.seeds["group"] == group.title, ["first", "second"]].drop_duplicates()
-        for pair in pair_conditions(
-            group, [(str(first_label), str(second_label)) for first_label, second_label in compared.to_numpy()]
-        ):
+        labels = [(str(first), str(second)) for first, second in compared.to_numpy()]
+        for pair in pair_conditions(group, labels):
             names = [name.replace("_", " ") for name in differing_settings(pair.first, pair.second)]
             if names:
-                differing.setdefault((pair.first.base, pair.second.base, listing(names)), []).append(group.title)
+                difference = (pair.first.base, pair.second.base, listing(names))
+                titles_by_difference.setdefault(difference, []).append(group.title)
     sentences = []
-    for (first_base, second_base, names_text), titles in differing.items():
+    for (first_base, second_base, names_text), titles in titles_by_difference.items():
         where = f" ({listing(list(dict.fromkeys(titles)))})" if len(set(titles)) < len(data.groups) else ""
         sentences.append(f"{first_base} and {second_base} differ, besides the regime, in {names_text}{where}.")
     for record in data.seeds[data.seeds["split"] == ""].itertuples():
@@ -341,40 +361,15 @@ def pair_caveats(data: ReportData) -> list[str]:
     return sentences
 
 
-DECIDED = ("equivalent", *CLAIMED)
-"""Verdicts by which the runs say yes or no."""
-FAMILIES = {"forbid": "score", "labels": "shuffled-label", "tokens": "added-token"}
+CLAIM_NAMES = {"forbid": "score", "labels": "shuffled-label", "tokens": "added-token"}
 """Kind of card to what the claims are called that its q is over, where they are not called by its kind."""
-FEW_SEEDS = {
-    num: f"not judged: {word}, three are needed" for num, word in enumerate(("no seed", "one seed", "two seeds"))
-}
-HOWS = {
+CLAIMS_HOWS = {
     "answer": "yes: the 95 % interval excludes 0 and q is below .05; no, the other way: so it does, on the other side. "
     "No: the 90 % interval lies within the margin. All only from three seeds on.",
     "interval": "The interval that decided: 90 % where the answer is no, within a margin; else 95 %.",
     "q": "Bounds the share of findings by chance among the claims of one kind in this report with no greater q.",
     "smallest gap": "What these data would have found with 80 % power.",
 }
-
-
-def question_of(card: Card) -> str:
-    """The claim of a card as the question that it answers."""
-    return f"Is this so: {card.claim}?"
-
-
-def answer_of(card: Card) -> str:
-    """The answer that the verdict gives to that question, in a word or a few."""
-    if card.verdict == "supported":
-        return "yes"
-    if card.verdict == "equivalent":
-        return f"no, within ±{number(card.margin, 2)} {card.unit}".removesuffix(" 1")
-    if card.verdict == "the other way":
-        return f"no, {card.verdict}"
-    if card.verdict in REFUSALS:
-        return card.verdict
-    if card.num_seeds < 3:
-        return FEW_SEEDS[card.num_seeds]
-    return "described only" if card.kind == "drift" and card.verdict == "not judged" else CANNOT_TELL
 
 
 def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:
@@ -427,13 +422,14 @@ def claims_block(cards: Sequence[Card], caption: str) -> Block:
         ]
         for card in map(_without_contradiction, cards)
     ]
-    return rows_block(header, rows, f"{caption}{families_text(cards)}", HOWS)
+    return rows_block(header, rows, f"{caption}{families_text(cards)}", CLAIMS_HOWS)
 
 
 def families_text(cards: Sequence[Card]) -> str:
     """The numbers of claims that the q of some cards are over; empty where none has one."""
-    with_q = [card for card in reversed(cards) if card.num_claims is not None]  # of one family the first card tells
-    num_by_family = {FAMILIES.get(card.kind, card.kind): card.num_claims for card in with_q}
+    # Reversed, as of one family the number that the first card gives is to stay.
+    with_q = [card for card in reversed(cards) if card.num_claims is not None]
+    num_by_family = {CLAIM_NAMES.get(card.kind, card.kind): card.num_claims for card in with_q}
     families = listing([f"the {number} {name} claim{'s' * (number != 1)}" for name, number in num_by_family.items()])
     return f"; q is over {families} of this report" if families else ""
 
@@ -460,31 +456,31 @@ def described(cards: Sequence[Card]) -> dict[str, Block]:
 
 def decided(cards: Sequence[Card]) -> list[Card]:
     """The cards that decide their question, without those on a score that another card asks in better words."""
-    better = {(card.group, card.subject) for card in cards if card.kind == "forbid"}
+    asked_better = {(card.group, card.subject) for card in cards if card.kind == "forbid"}
     return [
         card
         for card in cards
-        if card.verdict in DECIDED and not (card.kind == "score" and (card.group, card.subject) in better)
+        if card.verdict in DECIDING_VERDICTS
+        and not (card.kind == "score" and (card.group, card.subject) in asked_better)
     ]
 
 
 def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
     """The section on what these runs cannot tell: every open question once, and the caveats."""
-    open_cards = [card for card in cards if card.verdict not in DECIDED and card.kind != "drift"]
+    open_cards = [card for card in cards if card.verdict not in DECIDING_VERDICTS and card.kind != "drift"]
     open_cards = [card for card in open_cards if card.kind != "association" or card.verdict != "not applicable"]
-    order = list(reversed(VERDICTS))
+    order = list(reversed(VERDICTS))  # from nearly decided to refused
     # What is refused for one reason is one line; every other open question is its own.
     cards_by_reason: dict[tuple[str, str], list[Card]] = {}
     for card in sorted(open_cards, key=lambda card: order.index(card.verdict)):
         reason_or_id = card.reason if card.verdict in (*REFUSALS, "not judged") else card.id
         cards_by_reason.setdefault((card.kind, reason_or_id), []).append(card)
     rows = []
-    for first, *alike in cards_by_reason.values():
-        more = f" (and {len(alike)} more like it)" if alike else ""
-        rows.append([question_of(first) + more, answer_of(first), "" if alike else span_of(first), first.reason])
-    open_questions = (
-        [rows_block(["question", "answer", "interval", "why"], rows, "Questions that stay open")] if rows else []
-    )
+    for first, *others in cards_by_reason.values():
+        more = f" (and {len(others)} more like it)" if others else ""
+        rows.append([question_of(first) + more, answer_of(first), "" if others else span_of(first), first.reason])
+    header = ["question", "answer", "interval", "why"]
+    open_questions = [rows_block(header, rows, "Questions that stay open")] if rows else []
     sentences = caveats(data)
     if any(card.needs_control for card in cards):
         sentences.append(f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}.")

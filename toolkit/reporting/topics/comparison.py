@@ -12,7 +12,7 @@ from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.comparison.report_data import ReportData
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
 from toolkit.reporting.charts import Chart, Charts, altair, around_zero, data_of, intervals, panels, themed, tips
-from toolkit.reporting.page import OPEN_VERDICTS, Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
+from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
 from toolkit.reporting.topics.caveats import (
     against_probe_block,
     covered,
@@ -24,8 +24,9 @@ from toolkit.reporting.topics.caveats import (
     reach_points,
     task_names,
 )
+from toolkit.reporting.verdict_words import LEGEND_WORDS
 
-VERDICTS = {
+VERDICT_MARKS = {
     "supported": ("#D55E00", "circle"),
     "equivalent": ("#009E73", "diamond"),
     "not supported": ("#0072B2", "square"),
@@ -34,41 +35,27 @@ VERDICTS = {
     "not judged": ("#767B84", "cross"),
     "not measurable here": ("#767B84", "triangle-down"),
 }
-"""A verdict is told by its shape as well as by its colour."""
-SAID = {
-    "supported": "the scores differ",
-    "equivalent": "no difference beyond the margin",
-} | OPEN_VERDICTS
-"""Verdict to what the legend says."""
+"""Verdict to colour and shape of its mark: either tells it."""
 
 
 def differences_chart(comparison: pd.DataFrame, *, width: int = 420, is_one_panel: bool = False) -> Chart | None:
     """The chart of :func:`toolkit.plot_differences` from its table, with a panel per pair; None without a difference.
 
-    ``width``: of a panel, in pixels, while there are few.
+    ``width``: of a panel, in pixels, while there are few. A line of a panel (its ``place``) is a task and a split.
     """
     table = largest_size(headline(comparison))
     table = table[table["difference_points"].notna()]
     if table.empty:
         return None
-    drawn = _drawn_differences(table)
-    if is_one_panel and drawn["pair"].nunique() > 1:
-        drawn = drawn.assign(place=drawn["place"] + ": " + drawn["pair"], pair="")
-    places, pairs = (list(dict.fromkeys(drawn[name])) for name in ("place", "pair"))
-    verdicts = [name for name in VERDICTS if name in set(drawn["verdict"])]
-    reach = max(map(reach_points, table["score"]))
-    # A difference without an interval, as of F1 from one seed, counts itself: it may be outside all others.
-    values = drawn[["low", "high", "difference"]].to_numpy(dtype=float)
-    low, high = max(float(np.nanmin(values)), -reach), min(float(np.nanmax(values)), reach)
-    margin = float(drawn["margin"].max())
-    ends = [low, high, 0.0] + ([] if math.isnan(margin) else [-1.3 * margin, 1.3 * margin])
-    scale = altair.Scale(domain=[min(ends), max(ends)], nice=True, clamp=True)
+    differences = _drawn_differences(table)
+    if is_one_panel and differences["pair"].nunique() > 1:
+        differences = differences.assign(place=differences["place"] + ": " + differences["pair"], pair="")
+    lines = list(dict.fromkeys(differences["place"]))
+    pairs = list(dict.fromkeys(differences["pair"]))
+    margin = float(differences["margin"].max())
+    scale = _points_scale(differences, margin, reach=max(map(reach_points, table["score"])))
     x = altair.X("difference:Q", scale=scale, title="difference (points)", axis=altair.Axis(tickCount=6))
-    colour_scale = altair.Scale(domain=verdicts, range=[VERDICTS[name][0] for name in verdicts])
-    shape_scale = altair.Scale(domain=verdicts, range=[VERDICTS[name][1] for name in verdicts])
-    label_tests = " : ".join(f"datum.label == '{name}' ? '{text}'" for name, text in SAID.items())
-    legend = altair.Legend(title=None, labelExpr=f"{label_tests} : datum.label")
-    colour = altair.Color("verdict:N", scale=colour_scale, legend=legend)
+    colour, shape = _verdict_look(differences["verdict"])
     tip_fields = tips(
         pair="difference",
         place="task and split",
@@ -77,40 +64,63 @@ def differences_chart(comparison: pd.DataFrame, *, width: int = 420, is_one_pane
         verdict="verdict",
         over="seeds",
     )
-    columns = 2 if len(pairs) > 2 or (len(pairs) > 1 and len(places) > 6) else 1
-    step = 24 if len(places) <= 8 else 17
-    sizes = {"width": 330 if is_one_panel else width if columns == 1 else 245, "height": max(step * len(places), 50)}
-    parts, titles = [], []
-    for i, (pair, pair_differences) in enumerate(drawn.groupby("pair", sort=False)):
+    columns = 2 if len(pairs) > 2 or (len(pairs) > 1 and len(lines) > 6) else 1
+    line_height = 24 if len(lines) <= 8 else 17
+    panel_width = 330 if is_one_panel else width if columns == 1 else 245
+    size = {"width": panel_width, "height": max(line_height * len(lines), 50)}
+    charts = []
+    titles = []
+    for i, (pair, pair_differences) in enumerate(differences.groupby("pair", sort=False)):
         axis = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=420 if is_one_panel else 170)
-        y = altair.Y("place:N", sort=places, scale=altair.Scale(domain=places), title=None, axis=axis)
+        y = altair.Y("place:N", sort=lines, scale=altair.Scale(domain=lines), title=None, axis=axis)
         base = altair.Chart(data_of(pair_differences)).encode(y=y, tooltip=tip_fields)
         spans, *tips_of_spans = intervals(base, x, color=colour)
         front = [
             spans.transform_filter("datum.num_seeds > 1"),
             spans.transform_filter("datum.num_seeds == 1").mark_rule(strokeWidth=2, strokeDash=[2, 2]),
             *tips_of_spans,
-            base.mark_point(filled=True, size=40, opacity=1).encode(
-                x=x, color=colour, shape=altair.Shape("verdict:N", scale=shape_scale, title="Verdict")
-            ),
+            base.mark_point(filled=True, size=40, opacity=1).encode(x=x, color=colour, shape=shape),
         ]
-        parts.append(altair.layer(*around_zero(scale, margin), *front, **sizes))
+        charts.append(altair.layer(*around_zero(scale, margin), *front, **size))
         titles.append(textwrap.wrap(str(pair), 38 if columns > 1 else 64))
-    return panels(parts, columns, titles=titles) if len(parts) > 1 else themed(parts[0].properties(title=titles[0]))
+    return panels(charts, columns, titles=titles) if len(charts) > 1 else themed(charts[0].properties(title=titles[0]))
+
+
+def _points_scale(differences: pd.DataFrame, margin: float, reach: float) -> Any:
+    """The scale of points that all panels share: every interval as far as the score can reach, 0, and the margin."""
+    # A difference without an interval, as of F1 from one seed, counts itself: it may be outside all others.
+    values = differences[["low", "high", "difference"]].to_numpy(dtype=float)
+    ends = [max(float(np.nanmin(values)), -reach), min(float(np.nanmax(values)), reach), 0.0]
+    if not math.isnan(margin):
+        ends += [-1.3 * margin, 1.3 * margin]
+    return altair.Scale(domain=[min(ends), max(ends)], nice=True, clamp=True)
+
+
+def _verdict_look(verdicts: "pd.Series[str]") -> tuple[Any, Any]:
+    """Colour, with its legend, and shape of a mark by its verdict."""
+    names = [name for name in VERDICT_MARKS if name in set(verdicts)]
+    colours = [VERDICT_MARKS[name][0] for name in names]
+    shapes = [VERDICT_MARKS[name][1] for name in names]
+    label_tests = " : ".join(f"datum.label == '{name}' ? '{text}'" for name, text in LEGEND_WORDS.items())
+    legend = altair.Legend(title=None, labelExpr=f"{label_tests} : datum.label")
+    return (
+        altair.Color("verdict:N", scale=altair.Scale(domain=names, range=colours), legend=legend),
+        altair.Shape("verdict:N", scale=altair.Scale(domain=names, range=shapes), title="Verdict"),
+    )
 
 
 def _drawn_differences(table: pd.DataFrame) -> pd.DataFrame:
     """The differences as they are drawn, each with the interval of its verdict: 90 % for equivalent and else 95 %."""
     records: list[dict[str, Any]] = []
     tasks = task_names(table)
-    has_many = tasks.nunique() > 1
+    has_many = tasks.nunique() > 1  # else every line would begin alike
     for task, record in zip(tasks, table.to_dict("records"), strict=True):
         low, high, level = deciding(record)
         first_label, second_label = (str(record.get(f"{side}_base") or record[side]) for side in ("first", "second"))
         records.append(
             {
-                "pair": f"{first_label} minus {second_label}",
-                "place": f"{task}: {record['split']}" if has_many else str(record["split"]),
+                "pair": f"{first_label} minus {second_label}",  # a panel
+                "place": f"{task}: {record['split']}" if has_many else str(record["split"]),  # a line of it
                 "difference": record["difference_points"],
                 "low": low,
                 "high": high,
@@ -157,14 +167,14 @@ def planned_gaps_text(sizes: Mapping[str, tuple[int, int]]) -> str:
 
 def estimand(data: ReportData) -> str:
     """What a seed is in these runs, and what their intervals do not cover."""
-    draws = any(run.setting("max_train_examples") is not None for run in data.runs)
-    drawn = ", and the training examples that were drawn" if draws else ""
-    text = f"A seed is the initialisation of the head, the order of the data and dropout, together{drawn}."
+    is_sampled = any(run.setting("max_train_examples") is not None for run in data.runs)
+    and_examples = ", and the training examples that were drawn" if is_sampled else ""
+    text = f"A seed is the initialisation of the head, the order of the data and dropout, together{and_examples}."
     if data.tuning is None or data.tuning.empty:
         return text
-    seeds = int(data.tuning["num_seeds"].iloc[0])
-    chosen = f"{seeds} seed{'' if seeds == 1 else 's'} each"
-    return f"{text} Settings were chosen on part of train with {chosen}: the intervals do not cover that choice."
+    num_seeds = int(data.tuning["num_seeds"].iloc[0])
+    seeds_text = f"{num_seeds} seed{'' if num_seeds == 1 else 's'} each"
+    return f"{text} Settings were chosen on part of train with {seeds_text}: the intervals do not cover that choice."
 
 
 def comparison_section(data: ReportData, charts: Charts) -> Section | None:
@@ -176,14 +186,15 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
     bodies: list[Sequence[Block]] = []
     for group in data.groups:
         differences = table[table["group"] == group.title]
-        tested = table_block(differences, TESTS, f"Tests on {group.title}")
-        tests = FoldBlock(title=f"All tests: {group.title}", blocks=(tested,))
+        tests_table = table_block(differences, TESTS, f"Tests on {group.title}")
+        tests = FoldBlock(title=f"All tests: {group.title}", blocks=(tests_table,))
         bodies.append([table_block(differences, DIFFERENCE, f"Differences on {group.title}"), tests])
-    units, num_claims = covered(headline(table)), headline(data.comparison)["q"].notna().sum()
-    spans = f", with the interval that decided over {units}" if units else ", without intervals"
+    units = covered(headline(table))
+    num_claims = headline(data.comparison)["q"].notna().sum()
+    intervals_text = f", with the interval that decided over {units}" if units else ", without intervals"
     caption = (
-        f"Difference between two conditions on each split{spans}; the margin is shaded. The interval is of 90 % for "
-        "equivalent, else of 95 %; a dotted one is over items only. All panels have one scale."
+        f"Difference between two conditions on each split{intervals_text}; the margin is shaded. The interval is of "
+        "90 % for equivalent, else of 95 %; a dotted one is over items only. All panels have one scale."
     )
     figure = chart_blocks(charts, "differences", caption, "Forest plot of the differences between conditions")
     lead = (
@@ -192,20 +203,19 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
         "found. "
         f"q is over the {num_claims} score claims of this report. {estimand(data)}"
     )
-    features = against_probe_block(linear_probes([tables.group for tables in data.details]))
+    probes = against_probe_block(linear_probes([tables.group for tables in data.details]))
     # Seeds that one side of a pair lacks, and pairs that differ in more than the regime.
     sentences = pair_caveats(data)
     notes = (NoteBlock(text="\n\n".join(sentences)),) if sentences else ()
-    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *features, *notes)
+    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *probes, *notes)
     return Section(id="comparison", title="Comparison", lead=lead, blocks=blocks)
 
 
 def shown_comparison(table: pd.DataFrame, seeds: pd.DataFrame) -> pd.DataFrame:
     """``toolkit.compare`` with the columns as they are read: pairs, intervals as texts, McNemar over seeds."""
-    spans = {"interval": ("low_points", "high_points"), "interval90": ("low90_points", "high90_points")}
     texts = {
-        name: [interval(low, high) for low, high in zip(table[ends[0]], table[ends[1]], strict=True)]
-        for name, ends in spans.items()
+        "interval": list(map(interval, table["low_points"], table["high_points"])),
+        "interval90": list(map(interval, table["low90_points"], table["high90_points"])),
     }
     texts["note"] = table["note"].where(table["verdict"] != "", table["reason"]).tolist()  # of what was not compared
     texts["difference"] = [points(value) for value in table["difference_points"]]
@@ -222,9 +232,6 @@ def _pair_names(first: pd.Series, second: pd.Series) -> list[str]:
 
 def mcnemar_counts(seeds: pd.DataFrame) -> Mapping[tuple[object, ...], str]:
     """Group, pair and split to ``2 of 5``: the seeds whose exact McNemar p is below .05, of those that have one."""
-    tested = seeds[seeds["mcnemar_p"].notna()]
-    keys = ["group", "first", "second", "split"]
-    return {
-        tuple(key): f"{int((part < 0.05).sum())} of {len(part)}"
-        for key, part in tested.groupby(keys, sort=False)["mcnemar_p"]
-    }
+    with_p = seeds[seeds["mcnemar_p"].notna()]
+    p_by_key = with_p.groupby(["group", "first", "second", "split"], sort=False)["mcnemar_p"]
+    return {tuple(key): f"{int((p < 0.05).sum())} of {len(p)}" for key, p in p_by_key}

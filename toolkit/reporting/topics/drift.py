@@ -27,7 +27,6 @@ from toolkit.reporting.charts import (
     in_time,
     log_axis,
     once,
-    ordered,
     outline,
     over_seeds,
     panels,
@@ -40,12 +39,15 @@ from toolkit.reporting.charts import (
 from toolkit.reporting.page import Block, Section, TextBlock, chart_blocks, folds, rows_block
 from toolkit.reporting.topics.scores import epochs_chart
 
-HEIGHT, TALL = 130, 190
-"""Pixels of one panel of several, and of one alone."""
-MOST_NAMES = 6
-"""Checkpoints that are named on the axis; more have numbers."""
-MOVED_BY, MOVED_UNITS = "moved by, in % of its norm", "moved by, in weight units"
-WIDE = 390
+PANEL_HEIGHT = 130
+"""Pixels of one panel of several."""
+LONE_PANEL_HEIGHT = 190
+MOST_NAMED_CHECKPOINTS = 6
+"""Checkpoints after the first that are named on the axis; more have numbers."""
+MOVED_BY = "moved by, in % of its norm"
+MOVED_UNITS = "moved by, in weight units"
+BOXES_WIDTH = 390
+"""Pixels of the chart of word rows, without the numbers beside it."""
 
 
 def drift_chart(
@@ -57,36 +59,37 @@ def drift_chart(
     per regime and, dotted, the same number for a re-initialised parameter. Regimes under which nothing moved are not
     drawn; None where nothing moved. ``names``: epoch to the name of its checkpoint.
     """
-    whole_drift = whole_lines(drift)
-    moved = whole_drift.loc[whole_drift["norm"] > 0, "regime"].unique()
-    if not len(moved):
+    whole_drift = whole_parameters_drift(drift)
+    moved_regimes = whole_drift.loc[whole_drift["norm"] > 0, "regime"].unique()
+    if not len(moved_regimes):
         return None
-    whole_drift = whole_drift[whole_drift["regime"].isin(moved)]
+    whole_drift = whole_drift[whole_drift["regime"].isin(moved_regimes)]
     parameters = [name for name in EMBEDDING_PARAMETERS if name in set(whole_drift["parameter"])]
-    if len(moved) > 1:
-        whole_drift, time = in_time(whole_drift)
-        series, picker, look = picked(whole_drift["regime"], regimes)
-        drift_by_panel = [whole_drift[whole_drift["parameter"] == name] for name in parameters]
-        titles, columns, height = parameters, min(len(parameters), 3), HEIGHT
-        width = (625 - 24 * (columns - 1)) // columns
-    elif whole_drift["epoch"].nunique() == 1:
-        bars = (
-            over_seeds(whole_drift, ["parameter"], "percent").set_index("parameter").reindex(parameters).reset_index()
-        )
-        return percent_bars(bars, "parameter", "mean", MOVED_BY)
-    else:
-        whole_drift, time = in_time(whole_drift.assign(regime=whole_drift["parameter"], reinitialised=np.nan))
+    is_one_panel = len(moved_regimes) == 1
+    if is_one_panel and whole_drift["epoch"].nunique() == 1:
+        means = over_seeds(whole_drift, ["parameter"], "percent").set_index("parameter")
+        return percent_bars(means.reindex(parameters).reset_index(), "parameter", "mean", MOVED_BY)
+    if is_one_panel:
+        # The series are the parameters, each of which would have a re-initialised line of its own.
+        whole_drift = whole_drift.assign(regime=whole_drift["parameter"], reinitialised=np.nan)
         series, picker, look = picked(parameters, parameters, label="parameter")
-        drift_by_panel, titles, columns, height, width = [whole_drift], [""], 1, TALL, 560
-    if names and len(names) <= MOST_NAMES + 1:
-        drift_by_panel = [
-            drift_of_panel.assign(time=drift_of_panel["epoch"].map(names)) for drift_of_panel in drift_by_panel
-        ]
+        titles, columns = [""], 1
+        width, height = 560, LONE_PANEL_HEIGHT
+    else:
+        series, picker, look = picked(whole_drift["regime"], regimes)
+        titles, columns = parameters, min(len(parameters), 3)
+        width, height = (625 - 24 * (columns - 1)) // columns, PANEL_HEIGHT
+    whole_drift, time = in_time(whole_drift)
+    if names and len(names) <= MOST_NAMED_CHECKPOINTS + 1:
+        whole_drift = whole_drift.assign(time=whole_drift["epoch"].map(names))
         time = altair.X("time:N", sort=None, title="checkpoint", axis=altair.Axis(labelAngle=0, labelLimit=150))
     series_with_zeros = [name for name in series if (whole_drift.loc[whole_drift["regime"] == name, "norm"] == 0).any()]
-    above = 2.2 * whole_drift["reinitialised"].max()  # room for its name
-    axis = log_axis([*whole_drift["percent"], above], len(series_with_zeros), height)
-    parts = [
+    above_yardstick = 2.2 * whole_drift["reinitialised"].max()  # room for its name
+    axis = log_axis([*whole_drift["percent"], above_yardstick], len(series_with_zeros), height)
+    drift_of_panels = (
+        [whole_drift] if is_one_panel else [whole_drift[whole_drift["parameter"] == name] for name in parameters]
+    )
+    charts = [
         _panel(
             drift_of_panel,
             axis,
@@ -98,17 +101,21 @@ def drift_chart(
             width=width,
             height=height,
         )
-        for i, drift_of_panel in enumerate(drift_by_panel)
+        for i, drift_of_panel in enumerate(drift_of_panels)
     ]
-    return panels(parts, columns, picker, titles)
+    return panels(charts, columns, picker, titles)
 
 
-def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
-    """A record per run, parameter and epoch after its first: regime, run, parameter, epoch and the values below."""
+def whole_parameters_drift(drift: pd.DataFrame) -> pd.DataFrame:
+    """A record per run, parameter and epoch after its first, of the drift of whole parameters.
+
+    Columns regime, run, parameter, epoch; norm (‖Δ‖), relative (‖Δ‖ / ‖E⁰‖), percent (100 times that, 0 where nothing
+    moved) and reinitialised (percent, of a re-initialised parameter).
+    """
     whole = after_start(drift[drift["stratum"] == "whole parameter"])
     whole = whole.assign(regime=regimes_of(whole), run=whole.get("run", ""))
     keys = ["regime", "run", "parameter", "epoch"]
-    parts = {
+    columns = {
         name: whole[(whole["measure"] == measure) & (whole["statistic"] == statistic)].set_index(keys)["value"]
         for name, measure, statistic in (
             ("norm", "norm", "value"),
@@ -116,9 +123,9 @@ def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
             ("reinitialised", "relative", "reinitialised"),
         )
     }
-    table = pd.DataFrame(parts).reindex(parts["relative"].index).reset_index()
-    table["place"] = table["parameter"].map(EMBEDDING_PARAMETERS.index)
-    table = table.sort_values(["epoch", "place"], kind="stable").drop(columns="place").reset_index(drop=True)
+    table = pd.DataFrame(columns).reindex(columns["relative"].index).reset_index()
+    table["rank"] = table["parameter"].map(EMBEDDING_PARAMETERS.index)
+    table = table.sort_values(["epoch", "rank"], kind="stable").drop(columns="rank").reset_index(drop=True)
     percent = (100 * table["relative"]).mask(table["norm"] == 0, 0.0)
     return table.assign(percent=percent, reinitialised=100 * table["reinitialised"])
 
@@ -142,21 +149,17 @@ def _panel(
     # What is exactly 0 has no place on a logarithmic axis: it stands on the floor of its series.
     marks = marks.assign(place=marks["mean"].mask(is_zero, floors), is_zero=is_zero)
     marks["spread"] = marks["spread"].mask(is_zero, "exactly 0")
-    title = MOVED_BY.split(" in ", 1) if is_first and properties["height"] < TALL else MOVED_BY if is_first else None
+    title: str | list[str] | None = None
+    if is_first:
+        is_low = properties["height"] < LONE_PANEL_HEIGHT  # a low panel has its title in two lines
+        title = MOVED_BY.split(" in ", 1) if is_low else MOVED_BY
     y = altair.Y("place:Q", scale=axis.scale(), axis=axis.axis(labels=is_first), title=title)
     tip_fields = tips(regime="line", epoch=("epoch", "~g"), mean=(MOVED_BY, ".4g"), spread="over seeds")
     base = altair.Chart().encode(x=time, tooltip=tip_fields)
     layers = [axis.band(labels=is_first)] if series_with_zeros else []
-    yardstick = drift["reinitialised"].dropna().round(2).drop_duplicates()
-    if len(yardstick):
-        level = altair.Chart(data_of(pd.DataFrame({"place": yardstick}))).encode(y=y)
-        label = level.mark_text(align="right", baseline="bottom", dx=-2, dy=-1, fontSize=10, text="re-initialised")
-        layers += [
-            level.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(
-                tooltip=tips(place=("re-initialised (%)", ".4g"))
-            ),
-            label.encode(x=altair.value("width")),
-        ]
+    yardsticks = drift["reinitialised"].dropna().round(2).drop_duplicates()
+    if len(yardsticks):
+        layers += _yardstick_layers(yardsticks, y)
     moved = base.transform_filter("!datum.is_zero")
     several = moved.transform_filter("datum.num_seeds > 1 && datum.low > 0")
     layers += [
@@ -164,31 +167,37 @@ def _panel(
         several.mark_rule().encode(y=along(y, "low"), y2=altair.Y2("high:Q"), **look["bars"]),
         base.mark_point().encode(y=y, **look["points"]),
     ]
-    if (undefined := drift[(drift["norm"] > 0) & drift["percent"].isna()])["regime"].nunique():
-        undefined_text = once().mark_text(text=[", ".join(dict.fromkeys(undefined["regime"])), UNDEFINED], fontSize=10)
+    undefined = drift[(drift["norm"] > 0) & drift["percent"].isna()]
+    if len(undefined):
+        names = ", ".join(dict.fromkeys(undefined["regime"]))
+        undefined_text = once().mark_text(text=[names, UNDEFINED], fontSize=10)
         layers.append(undefined_text.encode(x=altair.value(100), y=altair.value(properties["height"] / 3)))
     return altair.layer(*layers, data=data_of(marks), **properties)
+
+
+def _yardstick_layers(percents: "pd.Series[float]", y: Any) -> list[Chart]:
+    """A dotted line where each re-initialised parameter would be, and its name."""
+    level = altair.Chart(data_of(pd.DataFrame({"place": percents}))).encode(y=y)
+    line = level.mark_rule(color=REFERENCE, strokeDash=[2, 2])
+    label = level.mark_text(align="right", baseline="bottom", dx=-2, dy=-1, fontSize=10, text="re-initialised")
+    return [
+        line.encode(tooltip=tips(place=("re-initialised (%)", ".4g"))),
+        label.encode(x=altair.value("width")),
+    ]
 
 
 def word_drift_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
     """The chart of :func:`toolkit.plot_word_drift` from its table; None where no row moved."""
     sizes, title = sizes_of(rows)
     rows = rows.assign(norm=sizes, regime=regimes_of(rows))
-    parts = [
-        [table.assign(condition=regime) for table in boxes_of(rows_of_regime)]
-        for regime, rows_of_regime in rows.groupby("regime", sort=False)
-    ]
-    boxes, dots = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
-    boxes = boxes.assign(regime=regimes_of(boxes))
-    moved = set(boxes.loc[boxes["num_moved"] > 0, "regime"])
-    drawn_regimes = [name for name in ordered(boxes["regime"], regimes) if name in moved]
-    if not drawn_regimes:
+    boxes, dots = _boxes_and_dots(rows)
+    moved_regimes = set(boxes.loc[boxes["num_moved"] > 0, "regime"])
+    if not moved_regimes:
         return None
-    boxes = boxes[boxes["regime"].isin(drawn_regimes)]
-    dots = dots.assign(regime=regimes_of(dots)) if len(dots) else pd.DataFrame(columns=["regime", "stratum", "norm"])
+    boxes = boxes[boxes["regime"].isin(moved_regimes)]
     strata = list(map(stratum_text, ordered_strata(boxes["stratum"].astype(str))))
-    boxes, dots = (part.assign(stratum=part["stratum"].astype(str).map(stratum_text)) for part in (boxes, dots))
-    boxes = _with_texts(boxes)
+    boxes = _with_texts(boxes.assign(stratum=boxes["stratum"].astype(str).map(stratum_text)))
+    dots = dots.assign(stratum=dots["stratum"].astype(str).map(stratum_text))
     axis = log_axis([boxes["low"].min(), boxes["high"].max(), *dots["norm"]])
     x = altair.X("low:Q", scale=axis.scale(), axis=axis.axis(), title=title)
     y = altair.Y("stratum:N", sort=strata, title=None, axis=altair.Axis(domain=False, ticks=False))
@@ -204,28 +213,42 @@ def word_drift_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None
         zeros="exactly 0",
     )
     base = altair.Chart().encode(y=y, yOffset=offset, tooltip=tip_fields)
-    thickness = 10 if len(drawn_regimes) < 4 else 6
+    box_height = 10 if len(drawn_regimes) < 4 else 6
     hue = outline(look["bars"]["color"])
-    box = base.mark_bar(height=thickness, fillOpacity=0.35, strokeWidth=1)
+    box = base.mark_bar(height=box_height, fillOpacity=0.35, strokeWidth=1)
     layers = [
         base.mark_rule(strokeWidth=1.6).encode(x=x, x2=altair.X2("high:Q"), **look["bars"]),
         box.encode(x=along(x, "q1"), x2=altair.X2("q3:Q"), stroke=hue, **look["bars"]),
-        base.mark_tick(thickness=2.5, size=thickness + 3).encode(x=along(x, "median"), **look["bars"]),
+        base.mark_tick(thickness=2.5, size=box_height + 3).encode(x=along(x, "median"), **look["bars"]),
     ]
-    right_end = altair.value("width")  # whichever a user gives it
-    for dx, name, column_title in ((55, "rows", "rows"), (120, "zeros", "exactly 0")):
-        texts = base.mark_text(align="right", dx=dx, fontSize=10)
-        head = once().mark_text(align="right", baseline="bottom", dx=dx, fontSize=10, text=column_title)
-        layers += [
-            texts.encode(x=right_end, text=altair.Text(f"{name}:N")),
-            head.encode(x=right_end, y=altair.value(-3)),
-        ]
+    layers += [*_number_column(base, "rows", "rows", 55), *_number_column(base, "zeros", "exactly 0", 120)]
     if len(dots):
         points = altair.Chart(data_of(dots)).mark_point(size=22).encode(y=y, yOffset=offset, **look["points"])
         layers.append(points.encode(x=along(x, "norm"), tooltip=tips(norm=(title, ".3g"), stratum="rows")))
-    step = max((thickness + 4) * len(drawn_regimes) + 4, 20)
-    chart = altair.layer(*layers, data=data_of(boxes), width=WIDE, height=step * len(strata))
+    stratum_height = max((box_height + 4) * len(drawn_regimes) + 4, 20)
+    chart = altair.layer(*layers, data=data_of(boxes), width=BOXES_WIDTH, height=stratum_height * len(strata))
     return panels([chart], picker=picker)
+
+
+def _number_column(base: Chart, column: str, title: str, pixels: int) -> list[Chart]:
+    """The texts of a column beside the boxes, ``pixels`` to the right of these, and their heading."""
+    right_end = altair.value("width")  # whichever a user gives it
+    texts = base.mark_text(align="right", dx=pixels, fontSize=10)
+    heading = once().mark_text(align="right", baseline="bottom", dx=pixels, fontSize=10, text=title)
+    return [
+        texts.encode(x=right_end, text=altair.Text(f"{column}:N")),
+        heading.encode(x=right_end, y=altair.value(-3)),
+    ]
+
+
+def _boxes_and_dots(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The tables of :func:`boxes_of` of each regime, one below the other: quartiles, and rows drawn one by one."""
+    tables = {regime: boxes_of(rows_of_regime) for regime, rows_of_regime in rows.groupby("regime", sort=False)}
+    boxes = pd.concat([table.assign(condition=regime) for regime, (table, _) in tables.items()], ignore_index=True)
+    dots = pd.concat([table.assign(condition=regime) for regime, (_, table) in tables.items()], ignore_index=True)
+    if dots.empty:
+        dots = pd.DataFrame(columns=["condition", "stratum", "norm"])
+    return boxes.assign(regime=regimes_of(boxes)), dots.assign(regime=regimes_of(dots))
 
 
 def _with_texts(boxes: pd.DataFrame) -> pd.DataFrame:
@@ -262,13 +285,14 @@ def position_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None, 
     rows = rows.assign(regime=regimes_of(rows), position=rows.get("position", rows["row"]), percent=percent)
     series, picker, look = picked(rows["regime"], regimes)
     series_with_zeros = [name for name in series if (rows.loc[rows["regime"] == name, "norm"] == 0).any()]
-    axis = log_axis(rows["percent"], len(series_with_zeros), HEIGHT + 20)
+    axis = log_axis(rows["percent"], len(series_with_zeros), PANEL_HEIGHT + 20)
     used = rows.loc[pd.to_numeric(rows["num_steps"]).fillna(0) > 0, "position"]
-    longest, last = (int(used.max()) + 1 if len(used) else None), int(rows["position"].max())
+    longest = int(used.max()) + 1 if len(used) else None  # tokens of the longest text; None: not known
+    last = int(rows["position"].max())
     ends = [longest * 1.25, last] if is_zoomed and longest and longest * 2 < last else [last]
     moved = rows.loc[rows["percent"] > 0, ["regime", "position", "percent"]]
     still = _stretches(rows, dict(zip(series_with_zeros, axis.floors, strict=True)))
-    parts = []
+    charts = []
     for i, end in enumerate(ends):
         scale = altair.Scale(domain=[0, end], nice=False, padding=4)
         x = altair.X("position:Q", scale=scale, title="position", axis=altair.Axis(grid=False, tickCount=5))
@@ -295,11 +319,11 @@ def position_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None, 
             flat = still[still["first"] <= end].assign(last=still["last"].clip(upper=end))
             bar = altair.Chart(data_of(flat)).mark_rule(strokeWidth=4, strokeCap="round")
             tip_fields = tips(regime="regime", stretch="positions that are exactly 0")
-            ends_of = {"x": along(x, "first"), "x2": altair.X2("last:Q"), "y": along(y, "place")}
-            layers.append(bar.encode(tooltip=tip_fields, **ends_of, **look["bars"]))
-        size = {"width": 590 if len(ends) == 1 else 295, "height": HEIGHT + 20}
-        parts.append(altair.layer(*layers, data=data_of(moved[moved["position"] <= end]), **size))
-    return panels(parts, 2, picker)
+            on_floor = {"x": along(x, "first"), "x2": altair.X2("last:Q"), "y": along(y, "place")}
+            layers.append(bar.encode(tooltip=tip_fields, **on_floor, **look["bars"]))
+        size = {"width": 590 if len(ends) == 1 else 295, "height": PANEL_HEIGHT + 20}
+        charts.append(altair.layer(*layers, data=data_of(moved[moved["position"] <= end]), **size))
+    return panels(charts, 2, picker)
 
 
 def sizes_of(rows: pd.DataFrame) -> "tuple[pd.Series[float], str]":
@@ -315,18 +339,22 @@ def has_undefined(rows: pd.DataFrame) -> bool:
 
 
 def _stretches(rows: pd.DataFrame, floors: dict[str, float]) -> pd.DataFrame:
-    """Neighbouring positions of a regime that are exactly 0 as one record: first, last, and where they are drawn."""
+    """Neighbouring positions of a regime that are exactly 0 as one record: first, last, and where they are drawn.
+
+    ``floors``: regime to the height (``place``) at which its zeros stand.
+    """
     stretches = []
     for regime, still_rows in rows[rows["norm"] == 0].groupby("regime", sort=False):
-        places = np.sort(still_rows["position"].to_numpy())
-        for part in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
-            first, last = int(part[0]), int(part[-1])
+        positions = np.sort(still_rows["position"].to_numpy())
+        starts = np.flatnonzero(np.diff(positions) > 1) + 1
+        for neighbours in np.split(positions, starts):
+            first, last = int(neighbours[0]), int(neighbours[-1])
             stretch = {"regime": regime, "first": first, "last": last, "place": floors[str(regime)]}
             stretches.append(stretch | {"stretch": f"{first} to {last}"})
     return pd.DataFrame(stretches, columns=["regime", "first", "last", "place", "stretch"])
 
 
-HOWS = {
+COLUMN_MEANINGS = {
     "relative drift": "100 · ‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",
     "re-initialised": "The same number for an independent re-initialisation of the same shape: a yardstick.",
     "left by weight decay (%)": "Of the squared drift of the unexposed words: what replaying the logged weight decay "
@@ -342,31 +370,32 @@ HOWS = {
 def drift_block(tables: GroupTables) -> Block:
     """A line per parameter, a column per condition: relative drift at the last epoch, beside a re-initialisation."""
     conditions = tables.group.conditions
+    has_yardstick = len(tables.drift) > 0
     rows: list[list[object]] = []
     for parameter in EMBEDDING_PARAMETERS:
-        cells: list[str | None] = []
-        for condition in conditions:
-            drift = tables.relative_drift(condition, parameter) if condition.has(parameter) else None
-            if drift is None or (drift != 0).any():
-                cells.append(None if drift is None else mean_and_sd(100 * drift))
-            else:
-                # Only hashes before and after prove that not one bit changed.
-                cells.append("0 (bit-identical)" if condition.is_proven_frozen(parameter) else "0")
-        rows.append([parameter, *cells])
-        if len(tables.drift):
+        cells: list[object] = [_drift_cell(tables, condition, parameter) for condition in conditions]
+        if has_yardstick:
             yardsticks = [
                 _yardstick(tables, condition, parameter) for condition in conditions if condition.has(parameter)
             ]
-            rows[-1].append(mean_and_sd(100 * np.concatenate(yardsticks)) if yardsticks else None)
-    header = [
-        "parameter",
-        *(condition.label for condition in conditions),
-        *(["re-initialised"] if len(tables.drift) else []),
-    ]
-    hows = HOWS | {condition.label: HOWS["relative drift"] for condition in conditions}
-    return rows_block(
-        header, rows, f"Drift of each parameter on {tables.group.title} at the last epoch, in % of its norm", hows
-    )
+            cells.append(mean_and_sd(100 * np.concatenate(yardsticks)) if yardsticks else None)
+        rows.append([parameter, *cells])
+    labels = [condition.label for condition in conditions]
+    header = ["parameter", *labels, *(["re-initialised"] if has_yardstick else [])]
+    hows = COLUMN_MEANINGS | dict.fromkeys(labels, COLUMN_MEANINGS["relative drift"])
+    caption = f"Drift of each parameter on {tables.group.title} at the last epoch, in % of its norm"
+    return rows_block(header, rows, caption, hows)
+
+
+def _drift_cell(tables: GroupTables, condition: Condition, parameter: str) -> str | None:
+    """The drift of a parameter in per cent over the seeds of a condition; None where the model has none."""
+    if not condition.has(parameter):
+        return None
+    drift = tables.relative_drift(condition, parameter)
+    if (drift != 0).any():
+        return mean_and_sd(100 * drift)
+    # Only hashes before and after prove that not one bit changed.
+    return "0 (bit-identical)" if condition.is_proven_frozen(parameter) else "0"
 
 
 def _yardstick(tables: GroupTables, condition: Condition, parameter: str) -> np.ndarray:
@@ -384,18 +413,12 @@ def exposure_block(tables: GroupTables) -> Block:
         record = record_by_run.get(condition.runs[0].name)
         if record is None or not has_moved_words(tables, condition):
             continue
-        record["percent_unmoved"] = 100 * record["share_unmoved"]
-        names = ("num_exposed", "num_unexposed", "percent_unmoved")
-        cells = [record[name] if record["is_recorded"] and record[name] == record[name] else None for name in names]
+        numbers = (record["num_exposed"], record["num_unexposed"], 100 * record["share_unmoved"])
+        cells = [value if record["is_recorded"] and value == value else None for value in numbers]
         # The share of the unexposed words' squared drift that replayed weight decay leaves.
         share_left = record["left_by_decay"] if record["has_log"] else None
-        rows.append(
-            [
-                condition.label,
-                *cells,
-                "0, bit for bit" if share_left == 0 else None if share_left is None else 100 * share_left,
-            ]
-        )
+        left_cell = "0, bit for bit" if share_left == 0 else None if share_left is None else 100 * share_left
+        rows.append([condition.label, *cells, left_cell])
     header = [
         "condition",
         "exposed words",
@@ -404,7 +427,7 @@ def exposure_block(tables: GroupTables) -> Block:
         "left by weight decay (%)",
     ]
     caption = f"Words that training exposed and words that it did not, on {tables.group.title}, first seed"
-    return rows_block(header, rows, caption, HOWS)
+    return rows_block(header, rows, caption, COLUMN_MEANINGS)
 
 
 def has_moved_words(tables: GroupTables, condition: Condition) -> bool:
@@ -417,35 +440,28 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
     """A row per stratum and condition of a table at the last epoch; one in all for a condition where none moved."""
     if not any(condition.has(parameter) for condition in tables.group.conditions):
         return TextBlock(text=f"Not applicable: this model has no {parameter}.")
-    header = [
-        "stratum",
-        "condition",
-        "rows",
-        "median drift (%)",
-        "greatest (%)",
-        "median angle (degrees)",
-    ]
-    columns = [("relative", "median"), ("relative", "max"), ("angle_degrees", "median")]
-    parts = [(condition, _by_stratum(tables.of(condition, parameter))) for condition in tables.group.conditions]
-    strata = ordered_strata(stratum for _, by_key in parts for stratum, _, _ in by_key)
+    header = ["stratum", "condition", "rows", "median drift (%)", "greatest (%)", "median angle (degrees)"]
+    statistics = [(condition, _by_statistic(tables.of(condition, parameter))) for condition in tables.group.conditions]
+    strata = ordered_strata(stratum for _, by_key in statistics for stratum, _, _ in by_key)
     rows: list[list[object]] = []
     for stratum in (name for name in strata if name != "whole parameter"):
-        for condition, by_key in parts:
-            is_still = not any(
-                (by_run["value"] > 0).any() for key, by_run in by_key.items() if key[1:] == ("norm", "max")
-            )
+        for condition, by_key in statistics:
+            median_drift = by_key.get((stratum, "relative", "median"))
             # Where no row of a condition moved, one line says everything.
-            if (stratum, *columns[0]) in by_key and (stratum == ALL_ROWS or not is_still):
-                cells = [
-                    _statistic(by_key[stratum, *column], 100 if column[0] == "relative" else 1) for column in columns
-                ]
-                rows.append(
-                    [stratum_text(stratum), condition.label, span(by_key[stratum, *columns[0]]["num_rows"]), *cells]
-                )
-    return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
+            has_moved = any((by_key[key]["value"] > 0).any() for key in by_key if key[1:] == ("norm", "max"))
+            if median_drift is None or (stratum != ALL_ROWS and not has_moved):
+                continue
+            cells = [
+                _statistic(median_drift, 100),
+                _statistic(by_key[stratum, "relative", "max"], 100),
+                _statistic(by_key[stratum, "angle_degrees", "median"], 1),
+            ]
+            rows.append([stratum_text(stratum), condition.label, span(median_drift["num_rows"]), *cells])
+    caption = f"Rows of {parameter} on {tables.group.title} at the last epoch"
+    return rows_block(header, rows, caption, COLUMN_MEANINGS)
 
 
-def _by_stratum(drift: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]:
+def _by_statistic(drift: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]:
     """Stratum, measure and statistic to the records of each run."""
     keys = ["stratum", "measure", "statistic"]
     return {
@@ -456,7 +472,8 @@ def _by_stratum(drift: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]
 
 def _statistic(by_run: pd.DataFrame, factor: float) -> str:
     """Mean ± standard deviation of a statistic over runs, and how many rows have it undefined."""
-    text, num_undefined = mean_and_sd(factor * by_run["value"]), by_run["num_undefined"].sum()
+    text = mean_and_sd(factor * by_run["value"])
+    num_undefined = by_run["num_undefined"].sum()
     return f"{text} (undefined rows: {num_undefined} of {by_run['num_rows'].sum()})" if num_undefined else text
 
 
@@ -470,29 +487,33 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
     with.
     """
     regimes = order_of(tables)
-    drawn = [group_charts(group_tables, regimes) for group_tables in tables]
+    charts_of_groups = [group_charts(group_tables, regimes) for group_tables in tables]
     titles = [group_tables.group.title for group_tables in tables]
-    topics = list(TOPICS)
-    if all(group_tables.drift.empty for group_tables in tables):  # nothing of single rows was kept
-        topics = topics[:2]
+    has_rows = any(len(group_tables.drift) for group_tables in tables)
     sections = []
-    for topic in topics:
-        bodies: list[list[Block]] = []
-        for group_tables, charts, prefix in zip(tables, drawn, prefixes, strict=True):
-            title, bars = (
-                group_tables.group.title,
-                "; bars span the seeds" * any(len(condition.runs) > 1 for condition in group_tables.group.conditions),
+    for topic in TOPICS:
+        if topic.is_of_rows and not has_rows:  # nothing of single rows was kept
+            continue
+        bodies = []
+        for group_tables, charts, prefix in zip(tables, charts_of_groups, prefixes, strict=True):
+            claim = claims.get(group_tables.group.title) if topic.id == "drift" else None
+            bodies.append(
+                [*_figure(topic, group_tables.group, charts, prefix), *topic.blocks(group_tables)]
+                + ([claim] if claim else [])
             )
-            caption = topic.caption.format(title=title, bars=bars)
-            alt = f"{topic.chart.replace('_', ' ').capitalize()} on {title}"
-            figure = chart_blocks(charts, topic.chart, caption, alt, prefix)
-            claim = [claims[title]] if topic.id == "drift" and title in claims else []
-            bodies.append([*figure, *topic.blocks(group_tables), *claim])
         lead = topic.lead
         if topic.id == "word-rows":
             lead = f"{words_lead(topic.lead, [group_tables.group for group_tables in tables])} {FIRST_SEED}"
         sections.append(Section(id=topic.id, title=topic.title, lead=lead, blocks=folds(titles, bodies)))
     return sections
+
+
+def _figure(topic: "Topic", group: Group, charts: Charts, prefix: str) -> tuple[Block, ...]:
+    """The chart of a topic for one group; nothing where there is none."""
+    has_seeds = any(len(condition.runs) > 1 for condition in group.conditions)
+    caption = topic.caption.format(title=group.title, bars="; bars span the seeds" * has_seeds)
+    alt = f"{topic.chart.replace('_', ' ').capitalize()} on {group.title}"
+    return chart_blocks(charts, topic.chart, caption, alt, prefix)
 
 
 def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
@@ -505,14 +526,14 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     def over_epochs() -> Chart | None:
         return epochs_chart(scores, score, majority=majority, regimes=regimes) if score in scores else None
 
-    def drawn_of(plot: Callable[..., Chart | None], rows: pd.DataFrame) -> Chart | None:
-        return None if rows.empty else plot(rows, regimes=regimes)
+    def chart_of(plot: Callable[..., Chart | None], table: pd.DataFrame) -> Chart | None:
+        return None if table.empty else plot(table, regimes=regimes)
 
     return draw(
         {
             "scores_over_epochs": over_epochs,
-            "drift_over_epochs": lambda: drawn_of(drift_chart, tables.with_conditions(tables.drift)),
-            "position_drift": lambda: drawn_of(position_chart, tables.with_conditions(tables.positions)),
+            "drift_over_epochs": lambda: chart_of(drift_chart, tables.with_conditions(tables.drift)),
+            "position_drift": lambda: chart_of(position_chart, tables.with_conditions(tables.positions)),
         }
     )
 
@@ -556,17 +577,16 @@ SEGMENTS = (
 def words_lead(lead: str, groups: Sequence[Group]) -> str:
     """The lead of a section on word rows: ``lead``, unless all tables are tied, and a note where any is."""
     are_tied = [condition.is_tied for group in groups for condition in group.conditions]
-    return " ".join([*([] if all(are_tied) else [lead]), *([TIED] if any(are_tied) else [])])
+    sentences = [] if all(are_tied) else [lead]
+    sentences += [TIED] if any(are_tied) else []
+    return " ".join(sentences)
 
 
 def _rows_of(parameter: str, tables: GroupTables) -> list[Block]:
     """A note on the conditions in which no row moved, of which the chart shows nothing, then the strata."""
     conditions = [condition for condition in tables.group.conditions if condition.has(parameter)]
-    still = [
-        condition.label
-        for condition in conditions
-        if tables.relative_drift(replace(condition, runs=condition.runs[:1]), parameter)[0] == 0
-    ]
+    first_seeds = {condition.label: replace(condition, runs=condition.runs[:1]) for condition in conditions}
+    still = [label for label, first in first_seeds.items() if (tables.relative_drift(first, parameter) == 0).all()]
     note = [TextBlock(text=f"No row moved under {listing(still)}.")] if still else []
     return [*note, strata_block(tables, parameter)]
 
@@ -580,6 +600,8 @@ class Topic:
     lead: str
     chart: str = ""
     caption: str = ""
+    is_of_rows: bool = True
+    """Whether it needs the drift of single rows, which not every report kept."""
     blocks: Callable[[GroupTables], list[Block]]
 
 
@@ -590,6 +612,7 @@ TOPICS = (
         lead=TRAINING,
         chart="scores_over_epochs",
         caption="Headline score of each labelled split of {title} at every epoch{bars}. Dotted: the majority of train.",
+        is_of_rows=False,
         blocks=lambda tables: [],
     ),
     Topic(
@@ -600,6 +623,7 @@ TOPICS = (
         caption="Drift of each whole parameter at every epoch on {title}: the length of its change, in % of its length "
         "before, on a logarithmic axis{bars}. Marks on the floor are exactly 0; conditions under which nothing moved "
         "are not drawn. Dotted, in panels: a re-initialised parameter.",
+        is_of_rows=False,
         blocks=lambda tables: [drift_block(tables)],
     ),
     Topic(

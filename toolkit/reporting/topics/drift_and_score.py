@@ -78,7 +78,7 @@ def drift_and_score_section(data: ReportData, charts: Charts) -> Section | None:
     table = largest_size(table)
     if table.empty:
         return None
-    joined = _drift_beside_score(table)
+    drift_and_gain = _drift_beside_score(table)
     caption = (
         "Drift of the word rows that training showed, in multiples of its sign-noise null, against the score minus "
         "that of the run of the same seed with its embeddings frozen. Shaded across: the margin on the score. Shaded "
@@ -87,7 +87,7 @@ def drift_and_score_section(data: ReportData, charts: Charts) -> Section | None:
     )
     figure = chart_blocks(charts, "drift_against_gain", caption, "Drift against what forbidding it cost")
     lead = "The unit of any statement across tasks is a task, never an epoch or a seed: these are not independent."
-    blocks = (*figure, joined, *_refused_block(table), association_block(data.association))
+    blocks = (*figure, drift_and_gain, *_refused_block(table), association_block(data.association))
     return Section(id="drift-and-score", title="Drift and score", lead=lead, blocks=blocks)
 
 
@@ -97,35 +97,34 @@ def _drift_beside_score(table: pd.DataFrame) -> Block:
     rows = []
     for (group, condition), drift_and_gain in table.groupby(["group", "condition"], sort=False):
         runs = drift_and_gain.drop_duplicates("run")
-        gain = runs["gain_points"].dropna()
-        parts = {
-            str(name): parameter_drift["times_noise"]
-            for name, parameter_drift in drift_and_gain.groupby("parameter", sort=False)
-        }
-        cells = [mean_and_sd(parts[name]) if name in parts else NOT_APPLICABLE for name in parameters]
-        rows.append([group, condition, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
-    gained = "score minus frozen (points)"
-    header = ["model and task", "condition", "runs", gained, *(f"{name} (times its noise)" for name in parameters)]
-    hows = {
-        f"{name} (times its noise)": f"{COLUMNS['times_noise'].meaning} Mean ± sd over seeds." for name in parameters
-    }
-    hows[gained] = "Score minus that of the run of the same seed with its embeddings frozen: what the drift bought."
+        gains = runs["gain_points"].dropna()
+        times_noise = dict(list(drift_and_gain.groupby("parameter", sort=False)["times_noise"]))
+        cells = [mean_and_sd(times_noise[name]) if name in times_noise else NOT_APPLICABLE for name in parameters]
+        rows.append([group, condition, len(runs), mean_and_sd(gains) if len(gains) else NOT_APPLICABLE, *cells])
+    gain_heading = "score minus frozen (points)"
+    noise_headings = [f"{name} (times its noise)" for name in parameters]
+    header = ["model and task", "condition", "runs", gain_heading, *noise_headings]
+    hows = dict.fromkeys(noise_headings, f"{COLUMNS['times_noise'].meaning} Mean ± sd over seeds.")
+    hows[gain_heading] = (
+        "Score minus that of the run of the same seed with its embeddings frozen: what the drift bought."
+    )
     return rows_block(header, rows, "Drift of each parameter, and what forbidding all of it cost", hows)
 
 
 def _refused_block(table: pd.DataFrame) -> tuple[Block, ...]:
     """Why parameters have no column, or conditions no value in it: no run had a noise to hold them against."""
-    nowhere = table.groupby("parameter")["times_noise"].transform("count") == 0
+    # ``count`` is of values that are no NaN.
+    lacks_column = table.groupby("parameter")["times_noise"].transform("count") == 0
     refused = table[table.groupby(["condition", "parameter"])["times_noise"].transform("count") == 0]
     refused = refused.assign(
-        name=refused["parameter"].where(nowhere, refused["parameter"] + " under " + refused["condition"])
+        name=refused["parameter"].where(lacks_column, refused["parameter"] + " under " + refused["condition"])
     )
-    reasons: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for record in refused.drop_duplicates("name").to_dict("records"):
         reason = str(record["reason"]).replace(str(record["run"]), "a run")
-        reasons.setdefault(reason, []).append(str(record["name"]))
-    parts = [f"{listing(names)}: {reason}" for reason, names in reasons.items()]
-    return (TextBlock(text=f"Not compared with noise: {'; '.join(parts)}."),) if parts else ()
+        names_by_reason.setdefault(reason, []).append(str(record["name"]))
+    texts = [f"{listing(names)}: {reason}" for reason, names in names_by_reason.items()]
+    return (TextBlock(text=f"Not compared with noise: {'; '.join(texts)}."),) if texts else ()
 
 
 def association_block(table: pd.DataFrame) -> Block:
@@ -148,57 +147,49 @@ def drift_and_score_chart(
     if table.empty:
         return None
     table = table.assign(regime=regimes_of(table), task_name=task_names(table))
-    regimes, tasks = ordered(table["regime"], None), list(dict.fromkeys(table["task_name"]))
+    regimes = ordered(table["regime"], None)
+    tasks = list(dict.fromkeys(table["task_name"]))
     picker = pick("task_name", tasks, "task") if len(tasks) > 1 else None
     ends = [0.0, *table["gain_points"]] + ([] if math.isnan(margin_points) else [-margin_points, margin_points])
     scale = padded(ends, 0.12)
     columns = min(len(regimes), 2)
     size = {"width": 440 if columns == 1 else 280, "height": 190}
-    parts = []
+    charts = []
     for i, regime in enumerate(regimes):
         title = None if i % columns else ["score minus the run with", "embeddings frozen (points)"]
         y = altair.Y("gain_points:Q", scale=scale, title=title, axis=altair.Axis(format="+~f", grid=False))
         regime_points = table[table["regime"] == regime]
         panel = _panel(regime_points, y, tasks, margin_points, picker.opacity if picker else None)
-        parts.append(panel.properties(title=regime, **size))
-    return panels(parts, columns, picker)
+        charts.append(panel.properties(title=regime, **size))
+    return panels(charts, columns, picker)
 
 
 def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: float, opacity: Any) -> Chart:
     """One regime's panel: a small mark per run, a large one per task; shaded the margin and what equals noise."""
     has_noise = table["times_noise"].notna().any()
     drift = table["times_noise"] if has_noise else 100 * table["offset_free_drift"]
-    name = str(table["parameter"].iloc[0]).replace("_", " ")
-    band, rule = (
-        once().mark_rect(color=REFERENCE, fillOpacity=0.16),
-        once().mark_rule(color=REFERENCE, strokeDash=[2, 2]),
-    )
-    behind = []
+    parameter = str(table["parameter"].iloc[0]).replace("_", " ")
     if has_noise:
         # Noise and what counts as equal to it are always in the picture: a difference of drifts is not to look large.
         scale = padded([*drift.dropna(), 1 - 2 * MARGIN, 1 + 2 * MARGIN])
         rates = "; learning rates differ" if table["learning_rate"].nunique() > 1 else ""
-        title, moved = f"drift of {name}, exposed rows (times its noise{rates})", ("drift (times its noise)", ".3f")
-        x_options = {"scale": scale, "title": title}
-        behind += [
-            band.encode(x=altair.XDatum(1 - MARGIN, **x_options), x2=altair.XDatum(1 + MARGIN)),
-            rule.encode(x=altair.XDatum(1, **x_options)),
-        ]
+        title = f"drift of {parameter}, exposed rows (times its noise{rates})"
+        drift_tip = "drift (times its noise)"
     else:
         scale = altair.Scale(domain=[0, 1.15 * float(drift.max())], nice=False)
-        title, moved = f"drift of {name}, exposed rows (%)", ("drift (%)", ".3f")
-    y_options = {"scale": y["scale"], "title": y["title"]}
-    if not math.isnan(margin_points):
-        behind.append(band.encode(y=altair.YDatum(-margin_points, **y_options), y2=altair.YDatum(margin_points)))
-    behind.append(rule.encode(y=altair.YDatum(0, **y_options)))
+        title = f"drift of {parameter}, exposed rows (%)"
+        drift_tip = "drift (%)"
+    # ``place`` is where a mark stands on the axis of drift.
     runs = table.assign(seed=table.get("seed", ""), place=drift)[["task_name", "seed", "place", "gain_points"]]
-    grouped = runs.groupby("task_name", sort=False)
-    means = grouped[["place", "gain_points"]].mean().assign(runs=[f"mean of {num_runs}" for num_runs in grouped.size()])
+    runs_by_task = runs.groupby("task_name", sort=False)
+    num_runs_texts = [f"mean of {num_runs}" for num_runs in runs_by_task.size()]
+    means = runs_by_task[["place", "gain_points"]].mean().assign(runs=num_runs_texts)
     x = altair.X("place:Q", scale=scale, title=title, axis=altair.Axis(grid=False, format="~f", tickCount=6))
-    look = {"color": colour("task_name", tasks), "shape": shape("task_name", tasks), "x": x, "y": y} | (
-        {} if opacity is None else {"opacity": opacity}
-    )
-    tip_fields = {"place": moved, "gain_points": ("score minus frozen (points)", "+.2f")}
+    look = {"color": colour("task_name", tasks), "shape": shape("task_name", tasks), "x": x, "y": y}
+    if opacity is not None:
+        look["opacity"] = opacity
+    tip_fields = {"place": (drift_tip, ".3f"), "gain_points": ("score minus frozen (points)", "+.2f")}
+    behind = _reference_marks({"scale": scale, "title": title} if has_noise else None, y, margin_points)
     small = altair.Chart(data_of(runs)).mark_point(size=18, strokeWidth=1)
     large = altair.Chart(data_of(means.reset_index())).mark_point(size=130, strokeWidth=2.2)
     return altair.layer(
@@ -206,3 +197,20 @@ def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: flo
         small.encode(tooltip=tips(task_name="task", seed="seed", **tip_fields), **look),
         large.encode(tooltip=tips(task_name="task", runs="runs", **tip_fields), **look),
     )
+
+
+def _reference_marks(noise_axis: dict[str, Any] | None, y: Any, margin_points: float) -> list[Chart]:
+    """What lies behind the runs: lines where drift equals its noise and gain is 0, shaded what counts as equal to them.
+
+    ``noise_axis``: scale and title of drift in multiples of its noise; None where drift is in per cent.
+    """
+    band = once().mark_rect(color=REFERENCE, fillOpacity=0.16)
+    line = once().mark_rule(color=REFERENCE, strokeDash=[2, 2])
+    gain_axis = {"scale": y["scale"], "title": y["title"]}
+    marks = [line.encode(y=altair.YDatum(0, **gain_axis))]
+    if not math.isnan(margin_points):
+        marks.insert(0, band.encode(y=altair.YDatum(-margin_points, **gain_axis), y2=altair.YDatum(margin_points)))
+    if noise_axis is None:
+        return marks
+    noise_band = band.encode(x=altair.XDatum(1 - MARGIN, **noise_axis), x2=altair.XDatum(1 + MARGIN))
+    return [noise_band, line.encode(x=altair.XDatum(1, **noise_axis)), *marks]

@@ -14,14 +14,14 @@ from toolkit.comparison.conditions import Condition
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import STILL_FALLING, last_fall
 from toolkit.comparison.shuffled_labels import ONE
-from toolkit.comparison.verdicts import REFUSALS
+from toolkit.comparison.verdicts import LEAST_SEEDS
 from toolkit.config import MLM
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
+from toolkit.naming import NOT_MEASURABLE
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
 from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips
-from toolkit.reporting.page import CANNOT_TELL, OPEN_VERDICTS, Answer, ChartBlock, Part, Tile, Tone, picture
+from toolkit.reporting.page import Answer, ChartBlock, Part, Tile, picture
 from toolkit.reporting.topics.caveats import (
-    FEW_SEEDS,
     below_floor,
     deciding,
     headline,
@@ -30,21 +30,28 @@ from toolkit.reporting.topics.caveats import (
     task_names,
 )
 from toolkit.reporting.topics.comparison import differences_chart, planned_gaps_text
-from toolkit.reporting.topics.scores import LEAST_SEEDS
+from toolkit.reporting.verdict_words import (
+    CANNOT_TELL,
+    FEW_SEEDS,
+    OPEN_VERDICTS,
+    SHUFFLED_LABELS_WORDS,
+    score_words,
+)
 
 MOST_TILES = 6
+"""Conditions that have a tile, and a mark in the picture; more are named in an answer."""
 MOST_PAIRS = 2
 """Comparisons that are answered on the first screen, and drawn there."""
-SHORT = {"word_embeddings": "words", "position_embeddings": "positions", "token_type_embeddings": "segments"}
+ROW_NAMES = {"word_embeddings": "words", "position_embeddings": "positions", "token_type_embeddings": "segments"}
 """Embedding table to what its rows are."""
-WHOLE = {"word_embeddings": "words (all rows)"}
-"""What the picture calls them, where tiles tell the rows seen in training apart."""
+WHOLE_TABLE_NAMES = {"word_embeddings": "words (all rows)"}
+"""What the picture calls a table of whose rows the tiles tell apart those seen in training."""
 WORDS = "word_embeddings"
-NOT_MEASURABLE = REFUSALS[2]
-HELD = " (added rows only)"
+ADDED_ROWS_ONLY = " (added rows only)"
+"""Stands in place of the unit where a condition trained no other row of the word table."""
 NO_SCORES = "no scores"
-LEVEL = 0.95
-WIDTH = 265
+INTERVAL_LEVEL = 0.95
+PANEL_WIDTH = 265
 """Pixels of a panel: beside the answers, and on a phone as it is."""
 
 FREEZING = "Does freezing the embeddings change the score?"
@@ -67,7 +74,8 @@ OPEN_OF_DATA = "What can these data not tell?"
 
 def tiles_of(data: ReportData) -> tuple[Tile, ...]:
     """One tile per condition: its score with an interval over seeds, and how far words, positions, segments moved."""
-    return tuple(_tile(data, name, COLOURS[i % len(COLOURS)]) for i, name in enumerate(conditions(data)[:MOST_TILES]))
+    names = conditions(data)[:MOST_TILES]
+    return tuple(_tile(data, name, COLOURS[i % len(COLOURS)]) for i, name in enumerate(names))
 
 
 def conditions(data: ReportData) -> list[str]:
@@ -82,19 +90,26 @@ def _conditions(data: ReportData) -> Iterable[Condition]:
 
 def _tile(data: ReportData, name: str, colour: str) -> Tile:
     """The tile of one condition: its score, the range over tasks where there are several, and what moved."""
-    scores = list(_scores(data, name).values())
-    means = [f"{np.mean(values):.3f}" for values in scores]
+    scores_of_tasks = list(_scores(data, name).values())
+    means = [f"{np.mean(scores):.3f}" for scores in scores_of_tasks]
     score_names = set(data.scores["score"])
-    detail = score_names.pop() if len(score_names) == 1 else "score"
-    value = means[0] if len(scores) == 1 else f"{min(means)} to {max(means)}" if scores else NO_SCORES
-    detail += f", {len(scores)} tasks" if len(scores) > 1 else "".join(map(_sureness, scores))
-    return Tile(title=name, value=value, detail=detail * bool(scores), lines=_tile_lines(data, name), colour=colour)
+    score_name = score_names.pop() if len(score_names) == 1 else "score"
+    if not scores_of_tasks:
+        value, detail = NO_SCORES, ""
+    elif len(scores_of_tasks) == 1:
+        value = means[0]
+        detail = score_name + _interval_and_runs_text(scores_of_tasks[0])
+    else:
+        value = f"{min(means)} to {max(means)}"
+        detail = f"{score_name}, {len(scores_of_tasks)} tasks"
+    return Tile(title=name, value=value, detail=detail, lines=_tile_facts(data, name), colour=colour)
 
 
-def _sureness(values: np.ndarray[Any, Any]) -> str:
+def _interval_and_runs_text(scores: np.ndarray[Any, Any]) -> str:
     """The interval of a mean over seeds, where there are enough that differ, and how many runs it is of."""
-    interval = over_seeds(values, LEVEL) if (len(values) >= LEAST_SEEDS and np.ptp(values) > 0) else None
-    return (f", {number(interval.low)} to {number(interval.high)}" if interval else "") + f", runs: {len(values)}"
+    has_interval = len(scores) >= LEAST_SEEDS and np.ptp(scores) > 0
+    interval = over_seeds(scores, INTERVAL_LEVEL) if has_interval else None
+    return (f", {number(interval.low)} to {number(interval.high)}" if interval else "") + f", runs: {len(scores)}"
 
 
 def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -107,26 +122,21 @@ def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def _tile_lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
-    """How many runs failed, what was trained, and how far words, positions and segments moved."""
-    conditions, kind, drifts = (
-        [condition for condition in _conditions(data) if condition.base == name],
-        _kinds(data)[name],
-        drifts_of(data),
-    )
-    table_drifts = drifts[(drifts["condition"] == name) & drifts["parameter"].isin(SHORT)]
-    num_failed, num_runs = (
-        sum(condition.num_failed or 0 for condition in conditions),
-        sum(len(condition.runs) for condition in conditions),
-    )
+def _tile_facts(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
+    """(name, value) of each fact: how many runs failed, what was trained, how far words, positions, segments moved."""
+    conditions_of_name = [condition for condition in _conditions(data) if condition.base == name]
+    kind = _kinds(data)[name]
+    drifts = drifts_of(data)
+    table_drifts = drifts[(drifts["condition"] == name) & drifts["parameter"].isin(ROW_NAMES)]
+    num_failed = sum(condition.num_failed or 0 for condition in conditions_of_name)
+    num_runs = sum(len(condition.runs) for condition in conditions_of_name)
     facts = [("failed", f"{num_failed} of {num_runs} runs")] if num_failed else []
-    facts += (
-        [("trained", "added rows, " * bool(table_drifts["is_held"].all()) + TRAINED[kind])] if kind in TRAINED else []
-    )
+    if kind in TRAINED:
+        facts.append(("trained", "added rows, " * bool(table_drifts["is_held"].all()) + TRAINED[kind]))
     if (table_drifts["drift"] == 0).all():
         return (*facts, ("embeddings moved", _drift_text(table_drifts)))
     unit = " of norm" if len(data.details) == 1 else ""  # beside a range over tasks there is no room
-    for parameter, rows_name in SHORT.items():
+    for parameter, rows_name in ROW_NAMES.items():
         facts.append((f"{rows_name} moved", _drift_text(table_drifts[table_drifts["parameter"] == parameter], unit)))
         if parameter == WORDS and (seen := _seen_drift_text(table_drifts)):
             facts.append(("those seen in training", seen))
@@ -134,6 +144,7 @@ def _tile_lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
 
 
 OWN_HEAD = "own head"
+"""The kind of a condition that trains the masked-LM head alone, which the checkpoint brought with it."""
 TRAINED = {
     "full": "every parameter",
     "embeddings": "all but the embeddings",
@@ -141,7 +152,7 @@ TRAINED = {
     "backbone": "only a new head",
     OWN_HEAD: "only the masked-LM head",
 }
-"""What a condition is to what is trained under it."""
+"""Kind of condition (see :func:`_kinds`) to what is trained under it."""
 
 
 def drifts_of(data: ReportData) -> pd.DataFrame:
@@ -175,7 +186,7 @@ def _drift_text(drifts: pd.DataFrame, unit: str = "") -> str:
     if (drifts["drift"] == 0).all():
         return "0, bit-identical" if drifts["is_frozen"].all() else "0 exactly"
     is_held = drifts["is_held"].all() and (drifts["parameter"] == WORDS).all()
-    return _range_text(drifts["drift"]) + (HELD if is_held else unit)
+    return _range_text(drifts["drift"]) + (ADDED_ROWS_ONLY if is_held else unit)
 
 
 def _seen_drift_text(drifts: pd.DataFrame) -> str:
@@ -189,9 +200,9 @@ def _seen_drift_text(drifts: pd.DataFrame) -> str:
 
 
 def _range_text(drifts: "pd.Series[float]") -> str:
-    """The least and the greatest drift in per cent, once where they are equal."""
-    ends = dict.fromkeys(UNDEFINED if end != end else f"{100 * end:.2g}" for end in (drifts.min(), drifts.max()))
-    return f"{' to '.join(ends)} %"
+    """The least and the greatest drift in per cent, once where both read alike; NaN as undefined."""
+    end_texts = [UNDEFINED if end != end else f"{100 * end:.2g}" for end in (drifts.min(), drifts.max())]
+    return f"{' to '.join(dict.fromkeys(end_texts))} %"
 
 
 def _mean(drift: np.ndarray[Any, Any]) -> float:
@@ -201,15 +212,16 @@ def _mean(drift: np.ndarray[Any, Any]) -> float:
 
 def compared_of(data: ReportData) -> str:
     """The models, tasks, conditions and numbers of runs of a report, in one text."""
-    runs, labels = data.runs, conditions(data)
-    names = {name: dict.fromkeys(str(getattr(run, name)) for run in runs) for name in ("model", "task")}
-    counts = dict.fromkeys(str(number) for number in sorted({len(condition.runs) for condition in data.conditions}))
+    models = dict.fromkeys(str(run.model) for run in data.runs)
+    tasks = dict.fromkeys(str(run.task) for run in data.runs)
+    names = conditions(data)
+    nums_runs = sorted({len(condition.runs) for condition in data.conditions})
     facts = {
-        "Trained": ", ".join(names["model"]),
-        "On": ", ".join(names["task"]) if len(names["task"]) < 4 else f"{len(names['task'])} tasks",
-        f"Conditions ({len(labels)})": ", ".join(labels[:MOST_TILES]),
-        "Runs of each": ", ".join(counts),
-        "Runs": str(len(runs)),
+        "Trained": ", ".join(models),
+        "On": ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks",
+        f"Conditions ({len(names)})": ", ".join(names[:MOST_TILES]),
+        "Runs of each": ", ".join(map(str, nums_runs)),
+        "Runs": str(len(data.runs)),
     }
     return ". ".join(f"{name}: {text}" for name, text in facts.items()) + "."
 
@@ -222,11 +234,13 @@ def _findable_answer(data: ReportData) -> list[Answer]:
     comparisons = comparisons[(comparisons["score"] == "accuracy") & comparisons["num_items"].notna()].sort_values(
         "num_seeds", kind="stable"
     )
-    units = comparisons["num_units"].fillna(comparisons["num_items"]).astype(int)
+    # Units are items, or the clusters in which items came.
+    num_units = comparisons["num_units"].fillna(comparisons["num_items"]).astype(int)
     in_clusters = comparisons["task_name"] + " (at most: items in clusters, which count as one each)"
-    names = comparisons["task_name"].where(units == comparisons["num_items"], in_clusters)
+    names = comparisons["task_name"].where(num_units == comparisons["num_items"], in_clusters)
+    seeds_and_units = zip(comparisons["num_seeds"].astype(int), num_units, strict=True)
     # Of each task the pair of conditions with the most seeds, which comes last.
-    sizes = dict(zip(names, zip(comparisons["num_seeds"].astype(int), units, strict=True), strict=True))
+    sizes = dict(zip(names, seeds_and_units, strict=True))
     text = planned_gaps_text(sizes)
     return [Answer(question=FINDABLE, text=text)] if text else []
 
@@ -268,14 +282,7 @@ def _probe_answer(data: ReportData) -> list[Answer]:
         "is_reported_split.astype('bool') and full_minus_linear_probe_points.notna()"
     )
     parts = tuple(
-        Part(
-            name=f"{task}, {record['condition']}",
-            verdict=FEW_SEEDS.get(record["num_seeds"], f"{record['full_minus_linear_probe_points']:+.1f} points"),
-            text=_span_text(record["low_points"], record["high_points"], 95)
-            if record["low_points"] == record["low_points"] and record["num_seeds"] >= LEAST_SEEDS
-            else f"{record['full_minus_linear_probe_points']:+.1f} points",
-            tone="open" if record["num_seeds"] < LEAST_SEEDS else "",
-        )
+        _probe_part(f"{task}, {record['condition']}", record)
         for task, record in zip(task_names(table), table.to_dict("records"), strict=True)
     )
     text = (
@@ -283,6 +290,19 @@ def _probe_answer(data: ReportData) -> list[Answer]:
         "condition; intervals are over seeds. How the condition trained its own head has no part in it."
     )
     return [Answer(question=PROBED, text=text, parts=parts)] if parts else []
+
+
+def _probe_part(name: str, record: Mapping[Any, Any]) -> Part:
+    """What one task says: full fine-tuning minus the linear probe, in points, and its interval over seeds."""
+    points_text = f"{record['full_minus_linear_probe_points']:+.1f} points"
+    has_few_seeds = record["num_seeds"] < LEAST_SEEDS
+    has_interval = record["low_points"] == record["low_points"] and not has_few_seeds
+    return Part(
+        name=name,
+        verdict=FEW_SEEDS.get(record["num_seeds"], points_text),
+        text=_span_text(record["low_points"], record["high_points"], 95) if has_interval else points_text,
+        tone="open" if has_few_seeds else "",
+    )
 
 
 def _rest_answer(data: ReportData, pairs: Sequence[tuple[str, str]]) -> tuple[Answer, ...]:
@@ -297,52 +317,54 @@ def _open_answer(data: ReportData) -> Answer:
     """The answer on what no run here can say, and how many comparisons cannot tell."""
     table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
     is_decided = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
-    parts = ["Whether this holds for other models or tasks."]
+    sentences = ["Whether this holds for other models or tasks."]
     if not any(run.setting("shuffle_labels") for run in data.runs):
         has_labels = any(run.setting("objective") != MLM for run in data.runs)
         verb = "is known to have had" if any(run.is_recorded for run in data.runs) else "had"
-        parts.append(
+        sentences.append(
             "How much of the movement is learning" + (f": no run {verb} shuffled labels." if has_labels else ".")
         )
-    parts += [*_at_ceiling(data), *_still_falling(data)]
+    sentences += [*_at_ceiling(data), *_still_falling(data)]
     is_judged = table["verdict"] != "not judged" if len(table) else is_decided
-    for num, verb in (
-        (int((is_judged & ~is_decided).sum()), CANNOT_TELL),
-        (int((~is_judged).sum()), "are not judged: three seeds are needed"),
-    ):
-        parts += [f"{num} of {len(is_decided)} comparisons {verb}."] if num else []
-    return Answer(question=OPEN, verdict="", text=" ".join(parts))
+    num_undecided = int((is_judged & ~is_decided).sum())
+    num_not_judged = int((~is_judged).sum())
+    for num, verb in ((num_undecided, CANNOT_TELL), (num_not_judged, "are not judged: three seeds are needed")):
+        sentences += [f"{num} of {len(is_decided)} comparisons {verb}."] if num else []
+    return Answer(question=OPEN, verdict="", text=" ".join(sentences))
 
 
 def _at_ceiling(data: ReportData) -> list[str]:
-    """Tasks on which two conditions or more leave nothing to gain: an equal score there may hide a difference."""
-    scores = [_scores(data, name) for name in conditions(data)]
-    tasks = dict.fromkeys(task for scores_of_condition in scores for task in scores_of_condition)
-    saturated = [
-        task
-        for task in tasks
-        if sum(
-            scores_of_condition[task].mean() >= CEILING for scores_of_condition in scores if task in scores_of_condition
-        )
-        > 1
-    ]
+    """A sentence on the tasks where two conditions or more leave nothing to gain; nothing without any.
+
+    An equal score there may hide a difference.
+    """
+    num_at_ceiling: Counter[str] = Counter()
+    for name in conditions(data):
+        for task, scores in _scores(data, name).items():
+            num_at_ceiling[task] += int(scores.mean() >= CEILING)
+    saturated = [task for task, num_conditions in num_at_ceiling.items() if num_conditions > 1]
     return [f"What harder tasks would show: nothing is left to gain on: {', '.join(saturated)}."] if saturated else []
 
 
 def _still_falling(data: ReportData) -> list[str]:
-    """Conditions whose loss still fell in the last epoch: beside others they are shown too low."""
-    falling = Counter(
-        condition.base
-        for condition in _conditions(data)
-        for run in condition.runs
+    """A sentence on the conditions whose loss still fell in the last epoch; nothing without any.
+
+    Beside others they are shown too low.
+    """
+    runs = [(condition.base, run) for condition in _conditions(data) for run in condition.runs]
+    num_runs = Counter(name for name, _ in runs)
+    num_falling = Counter(
+        name
+        for name, run in runs
         if last_fall(run.scores, run.reported_split, run.setting("head_training")) > STILL_FALLING
     )
-    total = Counter(condition.base for condition in _conditions(data) for _ in condition.runs)
-    names = ", ".join(f"{number} of {total[name]} runs of {name}" for name, number in falling.items())
-    start = (
+    if not num_falling:
+        return []
+    names = ", ".join(f"{number} of {num_runs[name]} runs of {name}" for name, number in num_falling.items())
+    return [
         f"What more epochs would give: the loss on the reported split fell by more than {STILL_FALLING:.0%} in the last"
-    )
-    return [f"{start} epoch, in {names}. Beside what has converged these are shown too low."] if falling else []
+        f" epoch, in {names}. Beside what has converged these are shown too low."
+    ]
 
 
 def compared(data: ReportData) -> pd.DataFrame:
@@ -352,14 +374,14 @@ def compared(data: ReportData) -> pd.DataFrame:
         return table
     table = table[table["is_reported_split"].astype(bool)]
     kinds = _kinds(data)
-    rank = {("full", "embeddings"): 0, ("full", "backbone"): 1}
+    rank_of_kinds = {("full", "embeddings"): 0, ("full", "backbone"): 1}
     pairs = zip(table["first_base"], table["second_base"], strict=True)
-    places = [rank.get((kinds.get(first, ""), kinds.get(second, "")), 2) for first, second in pairs]
-    return table.assign(task_name=task_names(table), place=places).sort_values("place", kind="stable")
+    ranks = [rank_of_kinds.get((kinds.get(first, ""), kinds.get(second, "")), 2) for first, second in pairs]
+    return table.assign(task_name=task_names(table), rank=ranks).sort_values("rank", kind="stable")
 
 
 def _kinds(data: ReportData) -> dict[str, str]:
-    """Condition to ``full``, or to its regime; what else a condition changes makes it neither."""
+    """Condition to its kind: ``full``, else its regime, or '' where it changes more than what is frozen."""
     return {
         condition.base: "full" if condition.is_full else _regime_of(condition) if _is_plain(condition) else ""
         for condition in _conditions(data)
@@ -383,7 +405,7 @@ def _is_plain(condition: Condition) -> bool:
 def _drift_answer(data: ReportData) -> Answer:
     """Whether the embeddings moved, and how far under the first condition that moved them."""
     drifts = drifts_of(data)
-    drifts = drifts[drifts["parameter"].isin(SHORT)]
+    drifts = drifts[drifts["parameter"].isin(ROW_NAMES)]
     moved = drifts[drifts["drift"] != 0]
     if moved.empty:
         text = "Every embedding parameter is what it was at the first snapshot."
@@ -392,7 +414,7 @@ def _drift_answer(data: ReportData) -> Answer:
     name = str(moved["condition"].iloc[0])
     condition_drifts = drifts[drifts["condition"] == name]
     movements = {
-        SHORT[str(parameter)]: f"by {_drift_text(parameter_drifts)}"
+        ROW_NAMES[str(parameter)]: f"by {_drift_text(parameter_drifts)}"
         for parameter, parameter_drifts in condition_drifts.groupby("parameter", sort=False)
     }
     if seen_drift := _seen_drift_text(condition_drifts):
@@ -403,12 +425,15 @@ def _drift_answer(data: ReportData) -> Answer:
     return moved_answer(f"Under {name}, in", movements, list(means), differ)
 
 
-def moved_answer(start: str, found: Mapping[str, str], times_noise: Sequence[float], differ: str = "") -> Answer:
-    """That the embeddings moved: what moved by how much, and the least and the most of its multiples of its noise."""
-    text = f"{start or 'In'} % of their norm: {', '.join(f'{rows_name} {by}' for rows_name, by in found.items())}."
+def moved_answer(start: str, movements: Mapping[str, str], times_noise: Sequence[float], differ: str = "") -> Answer:
+    """That the embeddings moved: what moved by how much, and the least and the most of its multiples of its noise.
+
+    ``movements``: what the rows are, to "by so much"; ``differ``: what else in the noise is not alike.
+    """
+    text = f"{start or 'In'} % of their norm: {', '.join(f'{rows_name} {by}' for rows_name, by in movements.items())}."
     if times_noise:
-        ends = dict.fromkeys(f"{value:.1f}" for value in (min(times_noise), max(times_noise)))
-        text += f" {OF_NOISE.format(times=' to '.join(ends), differ=differ)}"
+        end_texts = [f"{value:.1f}" for value in (min(times_noise), max(times_noise))]
+        text += f" {OF_NOISE.format(times=' to '.join(dict.fromkeys(end_texts)), differ=differ)}"
     return Answer(question=MOVED, verdict="yes", text=text, tone="apart")
 
 
@@ -427,31 +452,23 @@ def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
         return ()
     texts_by_word: dict[str, list[str]] = {}
     for task, record in zip(task_names(agreement), agreement.to_dict("records"), strict=True):
-        word_by_verdict = {"equivalent": "no", "supported": "yes", "the other way": "less alike than shuffled ones"}
-        word = word_by_verdict.get(str(record["verdict"]), CANNOT_TELL)
+        word = SHUFFLED_LABELS_WORDS.get(str(record["verdict"]), CANNOT_TELL)
         texts_by_word.setdefault(word, []).append(f"{task} {record['real_mean']:.2f} for {record['shuffled_mean']:.2f}")
-    parts = "; ".join(f"{word}: {', '.join(texts)}" for word, texts in texts_by_word.items())
-    text = f"Mean cosine between the moves of a word in two seeds, real labels for one shuffling of them all. {parts}."
-    return (
-        Answer(
-            question=ADDED, verdict=_counts_text({word: len(texts) for word, texts in texts_by_word.items()}), text=text
-        ),
-    )
+    tasks_text = "; ".join(f"{word}: {', '.join(texts)}" for word, texts in texts_by_word.items())
+    text = "Mean cosine between the moves of a word in two seeds, real labels for one shuffling of them all. "
+    num_tasks = {word: len(texts) for word, texts in texts_by_word.items()}
+    return (Answer(question=ADDED, verdict=_counts_text(num_tasks), text=f"{text}{tasks_text}."),)
 
 
 def _counts_text(num_tasks: Mapping[str, int]) -> str:
     """``worse on 4 of 7 tasks, cannot tell on 3 of 7 tasks``; the word alone where all tasks share it."""
-    ranked, total = sorted(num_tasks.items(), key=lambda item: -item[1]), sum(num_tasks.values())
-    return ranked[0][0] if len(ranked) == 1 else ", ".join(f"{word} on {num} of {total} tasks" for word, num in ranked)
+    if len(num_tasks) == 1:
+        return next(iter(num_tasks))
+    total = sum(num_tasks.values())
+    commonest_first = sorted(num_tasks.items(), key=lambda item: -item[1])
+    return ", ".join(f"{word} on {num} of {total} tasks" for word, num in commonest_first)
 
 
-SIZES: Mapping[str, tuple[str, str, Tone]] = {
-    "equivalent": ("same score", "same score, within ±{margin:#.3g} points", "same"),
-    "lower": ("worse", "{size:.1f} points worse", "apart"),
-    "higher": ("better", "{size:.1f} points better", "apart"),
-}
-"""What a verdict says of the second condition, in a word, with its size, and of what kind it is: "no" alone would be
-good news under one question and bad news under another. Lower and higher: its score, in a supported difference."""
 CEILING = 0.995
 """A mean score from which on less than one example in two hundred is left to gain."""
 
@@ -464,42 +481,35 @@ def _comparison_answer(
     num_runs: Mapping[tuple[str, str], int],
 ) -> Answer:
     """The answer to what one pair of conditions was compared for: the verdict, or how many tasks have which."""
-    kind = (kinds.get(first), kinds.get(second))
-    question = {("full", "embeddings"): FREEZING, ("full", "backbone"): EXTRACTION}.get(kind, "")  # type: ignore[arg-type]
+    questions = {("full", "embeddings"): FREEZING, ("full", "backbone"): EXTRACTION}
+    kinds_of_pair = (kinds.get(first, ""), kinds.get(second, ""))
+    question = questions.get(kinds_of_pair, f"How does {second} score beside {first}?")
     records = comparisons.to_dict("records")
-    worded = [_worded_verdict(record) for record in records]
+    words_of_tasks = [score_words(record) for record in records]
     scores = ", ".join(dict.fromkeys(map(_score_name, records)))
     parts = tuple(
         Part(
             name=str(record["task_name"]),
-            verdict=word if tone == "same" else sized,
+            verdict=words.word if words.tone == "same" else words.sized,
             text=_difference_text(record, num_runs),
-            tone=tone,
+            tone=words.tone,
         )
-        for record, (word, sized, tone) in zip(records, worded, strict=True)
+        for record, words in zip(records, words_of_tasks, strict=True)
     )
-    _, verdict, tone = worded[0]
+    verdict = words_of_tasks[0].sized
+    tone = words_of_tasks[0].tone
     text = f"{first} minus {second}, in points of {scores}"
     # One task stands in the sentence, several in lines of their own.
     if len(parts) == 1:
         text, parts = f"{text}: {parts[0].name} {parts[0].text}", ()
     else:
-        counts = Counter(word for word, *_ in worded)
+        counts = Counter(words.word for words in words_of_tasks)
         text += f"; the same is within ±{records[0]['margin_points']:#.3g}" * (
             "equivalent" in set(comparisons["verdict"])
         )
-        verdict, tone = _counts_text(counts), tone if len(counts) == 1 else ""
-    question = question or f"How does {second} score beside {first}?"
+        verdict = _counts_text(counts)
+        tone = tone if len(counts) == 1 else ""
     return Answer(question=question, verdict=verdict, text=f"{text}.", tone=tone, parts=parts)
-
-
-def _worded_verdict(record: dict[Any, Any]) -> tuple[str, str, Tone]:
-    """The verdict on the second condition in a word, with its size where it is decided, and what kind it is."""
-    verdict, value = str(record["verdict"]), record["difference_points"]
-    other_words = {"not judged": FEW_SEEDS.get(record["num_seeds"], CANNOT_TELL), NOT_MEASURABLE: NOT_MEASURABLE}
-    side = ("lower" if value > 0 else "higher") if verdict == "supported" else verdict
-    word, sized, tone = SIZES.get(side, (other_words.get(verdict, CANNOT_TELL),) * 2 + ("open",))
-    return word, sized.format(margin=record["margin_points"], size=abs(value)), tone
 
 
 def _difference_text(record: dict[Any, Any], num_runs: Mapping[tuple[str, str], int]) -> str:
@@ -536,8 +546,8 @@ def picture_of(data: ReportData) -> ChartBlock | None:
     charts = [*([parameters] if parameters is not None else []), *pairs]
     separate_scales = dict.fromkeys(("color", "shape", "yOffset"), "independent")
     chart = altair.vconcat(*charts, spacing=14, resolve=altair.Resolve(scale=separate_scales)) if charts else None
-    parts = ((PARAMETERS_PICTURED, parameters is not None), (DIFFERENCES_PICTURED, bool(pairs)))
-    return picture("first_screen", chart, " ".join(text for text, is_drawn in parts if is_drawn))
+    captions = {PARAMETERS_PICTURED: parameters is not None, DIFFERENCES_PICTURED: bool(pairs)}
+    return picture("first_screen", chart, " ".join(text for text, is_drawn in captions.items() if is_drawn))
 
 
 PARAMETERS_PICTURED = (
@@ -554,34 +564,40 @@ def plot_parameters(data: ReportData) -> Chart | None:
     names = conditions(data)[:MOST_TILES]  # of all, so that a condition has one colour everywhere
     table = drifts_of(data)
     table = table[table["condition"].isin(names)].assign(drift=100 * table["drift"])
-    table["parameter"] = table["parameter"].replace(SHORT | WHOLE)
+    table["parameter"] = table["parameter"].replace(ROW_NAMES | WHOLE_TABLE_NAMES)
     if not (table["drift"] > 0).any():
         return None
-    rows, moved = list(dict.fromkeys(table["parameter"])), table[table["drift"] > 0]
-    drawn = [name for name in names if name in set(moved["condition"])]
+    parameters = list(dict.fromkeys(table["parameter"]))
+    moved = table[table["drift"] > 0]  # what is 0 has no place on a logarithmic axis
+    drawn_names = [name for name in names if name in set(moved["condition"])]
     axis = log_axis(moved["drift"])
-    chart = altair.Chart(data_of(moved)).mark_point(filled=True, size=70 if len(drawn) == 1 else 32, opacity=1)
-    if len(drawn) > 1:  # or equal drifts would hide one another
-        chart = chart.encode(yOffset=altair.YOffset("condition:N", sort=drawn, scale=altair.Scale(paddingOuter=0.4)))
+    mark_size = 70 if len(drawn_names) == 1 else 32
+    chart = altair.Chart(data_of(moved)).mark_point(filled=True, size=mark_size, opacity=1)
+    if len(drawn_names) > 1:  # or equal drifts would hide one another
+        chart = chart.encode(
+            yOffset=altair.YOffset("condition:N", sort=drawn_names, scale=altair.Scale(paddingOuter=0.4))
+        )
     chart = chart.encode(
         x=altair.X("drift:Q", scale=axis.scale(), axis=axis.axis(), title="moved by, in % of its norm (log scale)"),
-        y=altair.Y("parameter:N", sort=rows, title=None, axis=altair.Axis(domain=False, ticks=False, grid=True)),
+        y=altair.Y("parameter:N", sort=parameters, title=None, axis=altair.Axis(domain=False, ticks=False, grid=True)),
         tooltip=tips(condition="condition", parameter="parameter", task="task", drift=("relative drift (%)", ".3g")),
-        **look_of(names, drawn, None, "condition", columns=1)["points"],
+        **look_of(names, drawn_names, None, "condition", columns=1)["points"],
     )
-    return chart.properties(width=WIDTH, height=max(18, 6 * len(drawn)) * len(rows), title=MOVED_TITLE)
+    height = max(18, 6 * len(drawn_names)) * len(parameters)
+    return chart.properties(width=PANEL_WIDTH, height=height, title=MOVED_TITLE)
 
 
 def plot_pairs(data: ReportData) -> list[Chart]:
     """The differences of each of the first pairs on the reported splits, under its name."""
     table = compared(data)
     table = table[table["difference_points"].notna()] if len(table) else table
-    pairs = table.groupby(["first_base", "second_base"], sort=False) if len(table) else ()
-    drawn = {
-        pair: differences_chart(pair_differences, width=WIDTH) for pair, pair_differences in islice(pairs, MOST_PAIRS)
+    differences_by_pair = table.groupby(["first_base", "second_base"], sort=False) if len(table) else ()
+    charts = {
+        pair: differences_chart(differences, width=PANEL_WIDTH)
+        for pair, differences in islice(differences_by_pair, MOST_PAIRS)
     }
     return [
         chart.properties(title=[str(first), f"minus {second}"])
-        for (first, second), chart in drawn.items()
+        for (first, second), chart in charts.items()
         if chart is not None
     ]

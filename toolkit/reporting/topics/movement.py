@@ -37,9 +37,9 @@ from toolkit.reporting.page import (
     picture,
     table_block,
 )
-from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened, lines_of
-from toolkit.reporting.topics.drift import ADAPTED, MOVED_BY, TIED, drift_chart, whole_lines
-from toolkit.reporting.topics.first_screen import MOVED, SHORT, WORDS, moved_answer
+from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened, records_of
+from toolkit.reporting.topics.drift import ADAPTED, MOVED_BY, TIED, drift_chart, whole_parameters_drift
+from toolkit.reporting.topics.first_screen import MOVED, ROW_NAMES, WORDS, moved_answer
 from toolkit.snapshots.store import Source, trajectory_of
 
 MOST_EPOCHS = 8
@@ -72,59 +72,53 @@ def change_chart(drift: pd.DataFrame, names: Mapping[float, str] | None = None) 
     ``names``: epoch of a snapshot to what it is called.
     """
     chart = drift_chart(drift, names=names)
-    whole_drift = whole_lines(drift)
+    whole_drift = whole_parameters_drift(drift)
     return chart if chart is None or whole_drift["regime"].nunique() < 2 else _by_condition(whole_drift)
 
 
 def _by_condition(whole_drift: pd.DataFrame) -> Chart:
     """A bar per parameter and condition, the mean over its seeds at their last snapshots."""
-    last = whole_drift[whole_drift["epoch"] == whole_drift.groupby("regime")["epoch"].transform("max")].dropna(
-        subset="norm"
-    )
+    last_epochs = whole_drift.groupby("regime")["epoch"].transform("max")
+    last = whole_drift[whole_drift["epoch"] == last_epochs].dropna(subset="norm")
     regimes, picker, look = picked(last["regime"], None)
     means = over_seeds(last, ["regime", "parameter"], "percent")
-    bare = altair.Axis(domain=False, ticks=False)
+    label_axis = altair.Axis(domain=False, ticks=False)
     undefined = last.loc[last["percent"].isna(), ["regime", "parameter"]].drop_duplicates()
-    places = {
-        "y": altair.Y("parameter:N", sort=list(EMBEDDING_PARAMETERS), title=None, axis=bare),
+    bar_positions = {
+        "y": altair.Y("parameter:N", sort=list(EMBEDDING_PARAMETERS), title=None, axis=label_axis),
         "yOffset": altair.YOffset("regime:N", sort=regimes, scale=altair.Scale(domain=regimes)),
     }
     bars = altair.Chart(data_of(means)).mark_bar()
     bars = bars.encode(
-        **places,
+        **bar_positions,
         x=altair.X("mean:Q", title=MOVED_BY, axis=altair.Axis(tickCount=5, format="~f")),
         tooltip=tips(regime="regime", parameter="parameter", mean=(MOVED_BY, ".3g")),
         **look["bars"],
     )
     undefined_texts = altair.Chart(data_of(undefined)).mark_text(align="left", dx=5, fontSize=10, text=UNDEFINED)
-    layers = [bars, undefined_texts.encode(**places, x=altair.value(0))]
-    return panels(
-        [altair.layer(*layers[: 1 + len(undefined)], width=440, height=5 * (14 * len(regimes) + 8))], picker=picker
-    )
+    layers = [bars, *([undefined_texts.encode(**bar_positions, x=altair.value(0))] if len(undefined) else [])]
+    height = len(EMBEDDING_PARAMETERS) * (14 * len(regimes) + 8)
+    return panels([altair.layer(*layers, width=440, height=height)], picker=picker)
 
 
 def tiles(computed: Computed) -> tuple[Tile, ...]:
     """A tile per embedding parameter: how far it moved, and how far its exposed rows did."""
     trajectory = computed.opened.trajectory
-    moved_tiles = []
+    tiles_of_parameters = []
     for record in computed.get("moved").to_dict("records"):
-        name, seen_drift = str(record["parameter"]), _seen_drift_text(record)
+        name = str(record["parameter"])
         compared_part = "" if record["has_moved"] else trajectory.compared(name, "snapshots")
-        moved_tiles.append(
-            _tile(
-                name,
-                _drift_text(record),
-                compared_part and f"compared: {compared_part}",
-                ((SEEN, seen_drift),) if seen_drift else (),
-            )
-        )
+        detail = f"compared: {compared_part}" if compared_part else ""
+        seen_drift = _seen_drift_text(record)
+        facts = ((SEEN_ROWS, seen_drift),) if seen_drift else ()
+        tiles_of_parameters.append(_tile(name, _drift_text(record), detail, facts))
     lacking = [
         name for name in EMBEDDING_PARAMETERS if name in trajectory.in_part and name not in trajectory.parameters
     ]
-    return (*moved_tiles, *(_tile(name, "not compared", "some checkpoints lack it") for name in lacking))
+    return (*tiles_of_parameters, *(_tile(name, "not compared", "some checkpoints lack it") for name in lacking))
 
 
-SEEN = "those seen in training"
+SEEN_ROWS = "those seen in training"
 
 
 def _tile(name: str, value: str, detail: str, facts: tuple[tuple[str, str], ...] = ()) -> Tile:
@@ -160,12 +154,13 @@ def answer(computed: Computed) -> Answer | None:
     if not moved["has_moved"].any():
         return Answer(question=MOVED, verdict="no", text=none_moved(computed.opened), tone="same")
     records = {str(record["parameter"]): record for record in moved.to_dict("records")}
-    movements = {SHORT.get(name, name): _moved_by(record) for name, record in records.items()}
+    movements = {ROW_NAMES.get(name, name): _moved_by(record) for name, record in records.items()}
     words_record = records.get(WORDS, {"has_moved": False})
     if words_record["has_moved"] and (seen_drift := _seen_drift_text(words_record)):
-        movements[SHORT[WORDS]] += f" ({SEEN}: {seen_drift})"
-    times = words_record["times_noise"] if words_record["has_moved"] and not words_record["reason"] else math.nan
-    return moved_answer("", movements, [times] if times == times else [])
+        movements[ROW_NAMES[WORDS]] += f" ({SEEN_ROWS}: {seen_drift})"
+    has_noise = words_record["has_moved"] and not words_record["reason"]
+    times_noise = words_record["times_noise"] if has_noise else math.nan
+    return moved_answer("", movements, [times_noise] if times_noise == times_noise else [])
 
 
 def none_moved(opened: Opened) -> str:
@@ -197,12 +192,13 @@ def changes_section(computed: Computed) -> Section:
 def _over_epochs_block(computed: Computed) -> Block:
     """The drift of each whole parameter at up to MOST_EPOCHS snapshots, and of a re-initialised one."""
     drift, names = computed.frames["drift"], names_of_snapshots(computed.opened.source)
-    whole_drift = whole_lines(drift)
+    whole_drift = whole_parameters_drift(drift)
     epochs = list(dict.fromkeys(whole_drift["epoch"]))
-    places_shown = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(int))
+    evenly_spaced = np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(int)
+    shown_epochs = [epochs[i] for i in np.unique(evenly_spaced)]
     wide = whole_drift.pivot(index="parameter", columns="epoch", values="percent")
-    wide = wide.loc[whole_drift["parameter"].unique(), [epochs[place] for place in places_shown]]
-    null = lines_of(drift, stratum=WHOLE, measure="relative", statistic="reinitialised").groupby("parameter")["value"]
+    wide = wide.loc[whole_drift["parameter"].unique(), shown_epochs]
+    null = records_of(drift, stratum=WHOLE, measure="relative", statistic="reinitialised").groupby("parameter")["value"]
     columns = {"parameter": heading("parameter")} | {
         f"at_{i}": Column(label=names.get(epoch) or f"epoch {epoch:g}", unit="%") for i, epoch in enumerate(wide)
     }
@@ -234,9 +230,8 @@ def strata_table(computed: Computed) -> pd.DataFrame:
     wide = statistics.pivot(index=["parameter", "stratum", "num_rows"], columns="name", values="value").reset_index()
     wide = wide.rename(columns={"greatest of norm": "greatest"})
     rank_of_stratum = {name: rank for rank, name in enumerate(ordered_strata(wide["stratum"]))}
-    in_order = wide.assign(a=wide["parameter"].map(TABLES.index), b=wide["stratum"].map(rank_of_stratum)).sort_values(
-        ["a", "b"]
-    )
+    ranks = {"table_rank": wide["parameter"].map(TABLES.index), "stratum_rank": wide["stratum"].map(rank_of_stratum)}
+    in_order = wide.assign(**ranks).sort_values(list(ranks))
     return in_order[[name for name in STRATA if name in in_order]].reset_index(drop=True)
 
 
@@ -245,14 +240,16 @@ def rows_section(computed: Computed) -> Section:
     blocks: list[Block] = []
     strata = strata_table(computed)
     for name in TABLES:
-        if len(strata_of_table := strata[strata["parameter"] == name]):
+        strata_of_table = strata[strata["parameter"] == name]
+        if len(strata_of_table):
             title = f"{name}: its rows by exposure"
             blocks.append(FoldBlock(title=title, blocks=(_strata_block(strata_of_table),), is_open=name == TABLES[0]))
-    if len(segments := computed.get("segments", epoch=computed.epoch)):
-        blocks.append(FoldBlock(title="Segment rows", blocks=segments_blocks(lines_of(segments, reason=""))))
+    segments = computed.get("segments", epoch=computed.epoch)
+    if len(segments):
+        blocks.append(FoldBlock(title="Segment rows", blocks=segments_blocks(records_of(segments, reason=""))))
     is_adapted = any(run.adapted for run in computed.opened.runs)
     is_tied = strata["stratum"].isin([AT_INPUT, NOT_AT_INPUT]).any()
-    lead = " ".join([ROWS_LEAD, *([TIED] if is_tied else [ADAPTED] if is_adapted else [])])
+    lead = ROWS_LEAD + (f" {TIED}" if is_tied else f" {ADAPTED}" if is_adapted else "")
     return Section(id="rows", title="Which rows moved", lead=lead if blocks else "", blocks=tuple(blocks))
 
 
@@ -280,17 +277,17 @@ def named_rows(rows: pd.DataFrame) -> pd.Series:
     return words.where(words != "", "row " + rows["row"].astype(str))
 
 
-def segments_blocks(own: pd.DataFrame) -> tuple[Block, ...]:
+def segments_blocks(segments: pd.DataFrame) -> tuple[Block, ...]:
     """Norm, cosine and drift of the segment rows, from the table of :func:`toolkit.measure_segments` at one epoch."""
-    is_relative = own["measure"] == "relative_drift"
-    table = own.assign(
-        measure=own["measure"].str.replace("_", " "),
-        value=own["value"].where(~is_relative, 100 * own["value"]),
-        unit=own["unit"].where(~is_relative, "% of norm"),
-    )[own["measure"] != "drift"]
+    is_relative = segments["measure"] == "relative_drift"
+    table = segments.assign(
+        measure=segments["measure"].str.replace("_", " "),
+        value=segments["value"].where(~is_relative, 100 * segments["value"]),
+        unit=segments["unit"].where(~is_relative, "% of norm"),
+    )[segments["measure"] != "drift"]
     names = ("parameter", "measure", "value", "unit", "reason", "note")
     block = table_block(table, names, "At the last snapshot.")
-    if (own["measure"] == "cosine").any():
+    if (segments["measure"] == "cosine").any():
         return (block,)
     return (block, TextBlock(text="Cosine, difference and mean are not applicable: the model has one segment row."))
 

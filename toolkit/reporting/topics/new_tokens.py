@@ -36,20 +36,22 @@ LEAD = (
     "--shuffle-labels in the same report tell how much further real labels move it. Rows of added tokens are counted "
     "neither among the words that training exposed nor among the others."
 )
-MOST_SERIES, MOST_LINES = len(COLOURS), 60
-"""Tokens that have a colour each; more are drawn by whether training showed them, these many at most."""
+MOST_COLOURED = len(COLOURS)
+"""Tokens that have a colour each; more are coloured by whether training showed them."""
+MOST_DRAWN = 60
+"""Tokens that are drawn."""
 CAPTION = (
     "The rows of added tokens at each snapshot. Left: their length in medians of the words that were there, whose 5 to "
     "95 % are the grey band, the median the dashed line. Right: how far each is from its start, {}."
 )
-MOVED = {
+SUMMARIES = {
     "seen": "Of {num:,} added tokens {seen:,} stood in the texts of training, and the rows of {seen_moved:,} of these "
     "left their start; of the other {rest:,}, {rest_moved:,} did.",
     "unknown": "Of {num:,} added tokens {moved:,} left their start; which training showed is not known.",
     "appended": "{num:,} tokens were added. The first checkpoint has a row to start from where {starts:,} of them "
     "stand, and {moved:,} of these rows moved.",
 }
-AXES = {"relative": "in lengths of the row at the start", "norm": "in weight units"}
+DISTANCE_UNITS = {"relative": "in lengths of the row at the start", "norm": "in weight units"}
 """What the distance from the start is counted in; relative where each row has a length to start from."""
 
 
@@ -65,19 +67,20 @@ def section(computed: Computed) -> Section:
         return Section(id=ID, title=TITLE)
     last = rows[rows["epoch"] == rows["epoch"].max()]
     tokens = pd.to_numeric(last["num_tokens"])  # known of a table whose steps are not: tied, or with an adapter
-    moved, num_starts = last["norm"] > 0, last["norm"].notna().sum()
-    is_seen, is_appended = tokens > 0, computed.opened.trajectory.appended is not None
-    numbers = {
+    has_moved = last["norm"] > 0
+    is_seen = tokens > 0
+    is_appended = computed.opened.trajectory.appended is not None
+    counts = {
         "num": len(last),
-        "starts": num_starts,
-        "moved": moved.sum(),
+        "starts": last["norm"].notna().sum(),
+        "moved": has_moved.sum(),
         "seen": is_seen.sum(),
         "rest": (~is_seen).sum(),
-        "seen_moved": (moved & is_seen).sum(),
-        "rest_moved": (moved & ~is_seen).sum(),
+        "seen_moved": (has_moved & is_seen).sum(),
+        "rest_moved": (has_moved & ~is_seen).sum(),
     }
-    kind = "seen" if tokens.notna().any() else "appended" if is_appended else "unknown"
-    summary = MOVED[kind].format(**numbers)
+    known = "seen" if tokens.notna().any() else "appended" if is_appended else "unknown"
+    summary = SUMMARIES[known].format(**counts)
     if not is_appended:
         first = rows[rows["epoch"] == rows["epoch"].min()].set_index("row")["nearest_old"]
         last = last.assign(nearest_before=last["row"].map(first))
@@ -88,10 +91,10 @@ def section(computed: Computed) -> Section:
     caption = "The added tokens at the last snapshot; epochs before are in tables/added_rows.csv."
     labels = {"nearest_before": "nearest at first", "nearest_old": "nearest"}
     blocks: list[Block] = [TextBlock(text=summary)]
-    chart_caption = CAPTION.format(AXES[_distance(rows)])
-    if len(last) > MOST_LINES:
+    chart_caption = CAPTION.format(DISTANCE_UNITS[_distance(rows)])
+    if len(last) > MOST_DRAWN:
         chart_caption += (
-            f" {MOST_LINES} of the {len(last):,} tokens are drawn, evenly from the most shown to the least."
+            f" {MOST_DRAWN} of the {len(last):,} tokens are drawn, evenly from the most shown to the least."
         )
     if chart := picture("added-rows", added_rows_chart(rows), chart_caption):
         blocks.append(chart)
@@ -102,11 +105,14 @@ def _old_rows_sentence(computed: Computed, last: pd.DataFrame) -> str:
     """How many of a run's rows that were there moved, in one sentence: bits, as 0 and -0 are not identical."""
     snapshots = computed.opened.trajectory.snapshots
     before, after = tables_of((snapshots[0], snapshots[-1]), PARAMETER)
-    moved, num_old = -int((last["norm"] > 0).sum()), len(before) - len(last)
+    num_changed = 0
     for start in range(0, len(before), BLOCK_ROWS):
-        ends = (np.ascontiguousarray(table[start : start + BLOCK_ROWS]).view(np.uint8) for table in (before, after))
-        moved += int(np.not_equal(*ends).any(axis=1).sum())
-    return f" Of the {num_old:,} rows that were there {moved:,} moved{'' if moved else ', not by a bit'}."
+        bytes_before = np.ascontiguousarray(before[start : start + BLOCK_ROWS]).view(np.uint8)
+        bytes_after = np.ascontiguousarray(after[start : start + BLOCK_ROWS]).view(np.uint8)
+        num_changed += int((bytes_before != bytes_after).any(axis=1).sum())
+    num_old = len(before) - len(last)
+    num_moved = num_changed - int((last["norm"] > 0).sum())  # added rows are not meant
+    return f" Of the {num_old:,} rows that were there {num_moved:,} moved{'' if num_moved else ', not by a bit'}."
 
 
 def _distance(rows: pd.DataFrame) -> str:
@@ -119,12 +125,13 @@ def added_rows_chart(rows: pd.DataFrame, *, has_lengths: bool = True) -> Chart |
     if rows["epoch"].nunique() < 2:
         return None
     steps = pd.to_numeric(rows["num_steps"]).astype(float)
-    order = steps.groupby(rows["row"]).max().sort_values(ascending=False, kind="stable").index
-    chosen = order[np.unique(np.linspace(0, len(order) - 1, MOST_LINES).astype(int))]
-    by_kind = np.where(steps.groupby(rows["row"]).transform("max") > 0, "training showed it", "never shown")
-    is_few = len(order) <= MOST_SERIES
-    # Few tokens have a colour each; many are told apart by whether training showed them.
-    series = rows["token"] if is_few else pd.Series("added token" if steps.isna().any() else by_kind, rows.index)
+    most_shown_first = steps.groupby(rows["row"]).max().sort_values(ascending=False, kind="stable").index
+    num_tokens = len(most_shown_first)
+    chosen = most_shown_first[np.unique(np.linspace(0, num_tokens - 1, MOST_DRAWN).astype(int))]
+    are_coloured = num_tokens <= MOST_COLOURED
+    is_shown = steps.groupby(rows["row"]).transform("max") > 0
+    by_exposure = "added token" if steps.isna().any() else np.where(is_shown, "training showed it", "never shown")
+    series = rows["token"] if are_coloured else pd.Series(by_exposure, rows.index)
     drawn_rows = rows.assign(series=series, run="", regime="", shown=steps)[rows["row"].isin(chosen)]
     drawn_rows, x = in_time(drawn_rows)
     names = list(dict.fromkeys(drawn_rows.sort_values("row")["series"]))
@@ -133,27 +140,26 @@ def added_rows_chart(rows: pd.DataFrame, *, has_lengths: bool = True) -> Chart |
     base = altair.Chart(data_of(drawn_rows, [*columns, "old_length_high", _distance(rows)])).encode(
         x=x, color=colour("series", names), detail="row:N", **({"opacity": picker.opacity} if picker else {})
     )
-    marks = {"shape": shape("series", names)} if is_few else {}
-    thin = {} if is_few else {"strokeWidth": 0.8}
-    titles = {
-        "times_old_length": ["length, in medians of", "the words that were there"],
-        _distance(rows): ["distance from its start,", AXES[_distance(rows)]],
-    }
-    drawn = []
-    for name, title in list(titles.items())[not has_lengths :]:
+    mark_look = {"shape": shape("series", names)} if are_coloured else {}
+    line_look = {} if are_coloured else {"strokeWidth": 0.8}
+    titles = {"times_old_length": ["length, in medians of", "the words that were there"]} if has_lengths else {}
+    titles[_distance(rows)] = ["distance from its start,", DISTANCE_UNITS[_distance(rows)]]
+    charts = []
+    for name, title in titles.items():
         y = altair.Y(f"{name}:Q", title=title, scale=altair.Scale(zero=True))
         tip_fields = tips(
             token="token", epoch=("epoch", "~f"), shown=("steps", ",.0f"), **{name: (" ".join(title), ".3g")}
         )
-        layers = [base.mark_line(**thin).encode(y=y), base.mark_point(size=18).encode(y=y, tooltip=tip_fields, **marks)]
+        line = base.mark_line(**line_look).encode(y=y)
+        layers = [line, base.mark_point(size=18).encode(y=y, tooltip=tip_fields, **mark_look)]
         if name == "times_old_length":
-            once_each = drawn_rows.drop_duplicates("time")[["time", "old_length_low", "old_length_high"]]
-            area = altair.Chart(data_of(once_each)).mark_area(color=REFERENCE, fillOpacity=0.16)
+            old_lengths = drawn_rows.drop_duplicates("time")[["time", "old_length_low", "old_length_high"]]
+            area = altair.Chart(data_of(old_lengths)).mark_area(color=REFERENCE, fillOpacity=0.16)
             band = area.encode(x=x, y=along(y, "old_length_low"), y2=altair.Y2("old_length_high:Q"))
             middle = once().mark_rule(color=REFERENCE, strokeDash=[6, 3]).encode(y=altair.datum(1))
             layers = [band, middle, *layers]
-        drawn.append(altair.layer(*layers, width=262, height=170))
-    return panels(drawn, 2, picker)
+        charts.append(altair.layer(*layers, width=262, height=170))
+    return panels(charts, 2, picker)
 
 
 def cards_section(data: ReportData, cards: Sequence[Card]) -> Section | None:

@@ -17,10 +17,11 @@ MOST_NAMED = 3
 
 def notes_answer(data: ReportData) -> tuple[Answer, ...]:
     """The notes on recordings as an answer of the first screen; nothing where there are none."""
-    unknown = of_unknown_exposure(data)
-    exposure = [EXPOSURE.format(names=_named(unknown))] if unknown else []
-    lines = [*notes_on(data.runs), *notes_on_groups(data.groups), *exposure]
-    return (Answer(question=KNOW, verdict="", text="\n".join(lines)),) if lines else ()
+    notes = [*notes_on(data.runs), *notes_on_groups(data.groups)]
+    names = of_unknown_exposure(data)
+    if names:
+        notes.append(EXPOSURE.format(names=_named(names)))
+    return (Answer(question=KNOW, verdict="", text="\n".join(notes)),) if notes else ()
 
 
 EXPOSURE = (
@@ -30,7 +31,7 @@ EXPOSURE = (
 
 
 def of_unknown_exposure(data: ReportData) -> list[str]:
-    """Of the first seeds of the conditions the recordings whose words moved, nobody knows which by a gradient."""
+    """The recordings whose words moved and that do not say which of them training used; of first seeds alone."""
     exposed, drift = data.evidence.exposed, data.evidence.drift
     recordings = {run.name for run in data.runs if run.is_recorded}
     if exposed.empty or not recordings:
@@ -67,9 +68,9 @@ def start_of(run: ReportedRun) -> str:
 def notes_on_several(runs: Sequence[ReportedRun]) -> list[str]:
     """Notes on seeds and tasks that were not given, by which runs would be told apart."""
     names = [run.name for run in runs if run.seed is None]
-    lines = [SEEDS.format(names=_named(names))] if names else []
+    notes = [SEEDS.format(names=_named(names))] if names else []
     num_unnamed = sum(run.task == TASK_NOT_GIVEN for run in runs)
-    return [*lines, TASKS.format(num=num_unnamed)] if num_unnamed > 1 else lines
+    return [*notes, TASKS.format(num=num_unnamed)] if num_unnamed > 1 else notes
 
 
 SEEDS = "Seeds not given ({names}): runs that differ in nothing else are taken as replicates."
@@ -80,7 +81,7 @@ def notes_on_groups(groups: Sequence[Group]) -> list[str]:
     """The notes of :func:`notes_on_several`, on predictions and scores not given, and on what a name calls frozen."""
     runs = [run for group in groups for run in group.runs]
     recorded = [run for run in runs if run.is_recorded]
-    runs_by_sentence = {
+    names_by_sentence = {
         "No predictions of {names}: intervals of their scores are over seeds alone, and whether they learned is not "
         "known (keep_predictions of a recording and keeping_predictions of the callback keep them).": [
             run.name for run in runs if run.splits and not run.answers
@@ -90,20 +91,23 @@ def notes_on_groups(groups: Sequence[Group]) -> list[str]:
             run.name for run in recorded if calls_frozen_what_moved(run)
         ],
     }
-    applicable = [(text, names) for text, names in runs_by_sentence.items() if names]
-    lines = [text.format(names=_named(names), num=len(names), of=len(recorded)) for text, names in applicable]
-    return [*notes_on_several(runs), *lines]
+    notes = [
+        sentence.format(names=_named(names), num=len(names), of=len(recorded))
+        for sentence, names in names_by_sentence.items()
+        if names
+    ]
+    return [*notes_on_several(runs), *notes]
 
 
 FREEZING = re.compile(r"froz|freez|feature.?extract")
 NO_FREEZING = re.compile(r"(un|not|no|non|never).?(froz|freez)|(froz|freez)e?n?.?(none|nothing|false)")
-PARTS: Mapping[str, tuple[str, ...]] = {
+PARAMETERS_OF_WORDS: Mapping[str, tuple[str, ...]] = {
     "words?": ("word_embeddings",),
     "positions?": ("position_embeddings",),
     "emb[a-z]*": EMBEDDING_PARAMETERS,
 }
 """In a name that says frozen: the pattern of a whole word, and the parameters that it is about."""
-WHOLE = re.compile(r"backbone|encoder|body|feature.?extract")
+WHOLE_MODEL = re.compile(r"backbone|encoder|body|feature.?extract")
 
 
 def calls_frozen_what_moved(run: ReportedRun) -> bool:
@@ -111,18 +115,19 @@ def calls_frozen_what_moved(run: ReportedRun) -> bool:
 
     The name is the user's own: a word for frozen with a part of the model, or alone, where nothing at all was frozen.
     """
-    name, moved = f"{run.directory_name} {run.condition or ''}".lower(), run.recorded.get("moved") or ()
+    name = f"{run.directory_name} {run.condition or ''}".lower()
+    moved = run.recorded.get("moved") or ()
     if not FREEZING.search(name) or NO_FREEZING.search(name):
         return False
-    parts = [
+    called_frozen = {
         parameter
-        for word, parameters in PARTS.items()
+        for word, parameters in PARAMETERS_OF_WORDS.items()
         if re.search(rf"(?<![a-z]){word}(?![a-z])", name)
         for parameter in parameters
-    ]
-    if parts:
-        return not {*parts}.isdisjoint(moved)
-    return bool(moved) and (WHOLE.search(name) is not None or run.regime == "none")
+    }
+    if called_frozen:
+        return not called_frozen.isdisjoint(moved)
+    return bool(moved) and (WHOLE_MODEL.search(name) is not None or run.regime == "none")
 
 
 def _named(names: Sequence[str]) -> str:

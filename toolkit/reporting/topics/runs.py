@@ -89,18 +89,20 @@ def tuning_section(data: ReportData) -> Section | None:
         return Section(
             id="tuning", title="Tuning", lead="Nothing was tuned: every condition was run with the settings given."
         )
-    warning_notes = tuple(
-        NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text
-    )
-    counts = table.groupby([name for name in ("task", "condition") if name in table], sort=False).size()
+    warnings = tuple(NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text)
+    keys = [name for name in ("task", "condition") if name in table]
+    nums_tried = table.groupby(keys, sort=False).size()
     lead = (
-        f"Every condition had the same budget ({span(counts)} settings per task), chosen by the score on the split "
+        f"Every condition had the same budget ({span(nums_tried)} settings per task), chosen by the score on the split "
         "selection, which was held out of the training data. No setting was chosen on the reported split."
     )
-    parts = list(table.groupby("task", sort=False)) if "task" in table else [("", table)]
-    bodies = [[table_block(tries, table, f"Settings tried on {task}".removesuffix(" on "))] for task, tries in parts]
-    blocks = folds([str(task) for task, _ in parts], bodies)
-    return Section(id="tuning", title="Tuning", lead=lead, blocks=(*warning_notes, *blocks))
+    tries_by_task = dict(list(table.groupby("task", sort=False))) if "task" in table else {"": table}
+    bodies = [
+        [table_block(tries, table, f"Settings tried on {task}".removesuffix(" on "))]
+        for task, tries in tries_by_task.items()
+    ]
+    blocks = folds(list(map(str, tries_by_task)), bodies)
+    return Section(id="tuning", title="Tuning", lead=lead, blocks=(*warnings, *blocks))
 
 
 SETTINGS = (
@@ -136,8 +138,11 @@ def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
 def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
     """A run's record in tables/runs: what was trained and how, its cost and hashes, and the command that repeats it."""
     manifest, model = run.manifest, run.part("model")
-    trainable, total = model.get("num_trainable"), model.get("num_parameters")
-    devices, digest = manifest.get("devices"), run.name.rpartition("_")[2]
+    num_trainable, num_parameters = model.get("num_trainable"), model.get("num_parameters")
+    are_counted = num_trainable is not None and num_parameters is not None
+    devices = manifest.get("devices")
+    digest = run.name.rpartition("_")[2]
+    states = {True: "failed", False: "finished", None: "finished; whether it learned is not known"}
     is_folder = run.recorded.get("recorded_by") == WITHOUT_RECORD
     record: dict[str, object] = {
         "run": run.name,
@@ -147,9 +152,9 @@ def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
         "seed": NOT_KNOWN if run.seed is None else str(run.seed),
         **(_recorded_settings(run) if run.is_recorded else _config_settings(run, condition)),
         "head": str(model.get("head") or run.setting("head") or UNKNOWN),
-        "trainable parameters": UNKNOWN if trainable is None or total is None else f"{trainable:,} of {total:,}",
+        "trainable parameters": f"{num_trainable:,} of {num_parameters:,}" if are_counted else UNKNOWN,
         "seconds": number(run.seconds) if run.seconds == run.seconds else UNKNOWN,
-        "state": {True: "failed", False: "finished", None: "finished; whether it learned is not known"}[run.is_failed],
+        "state": states[run.is_failed],
         # The digest is the end of a run's name.
         "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else UNKNOWN,
         # What stands for these files has a hash too, which is that of no file.
@@ -191,25 +196,24 @@ def _recorded_settings(run: ReportedRun) -> dict[str, object]:
     arguments = run.recorded["arguments"]
     batch = arguments.get("per_device_train_batch_size", arguments.get("train_batch_size"))
     num_accumulated = arguments.get("gradient_accumulation_steps") or 1
-    kinds = [name for name in ("bf16", "fp16") if arguments.get(name)]
-    logged = arguments.get("highest_logged_rate")  # of an output folder, whose log begins late
-    logged_text = f"{logged:g} or more (as logged)" if logged else NOT_KNOWN
+    half_types = [name for name in ("bf16", "fp16") if arguments.get(name)]
+    highest_logged = arguments.get("highest_logged_rate")  # of an output folder, whose log begins late
+    logged_text = f"{highest_logged:g} or more (as logged)" if highest_logged else NOT_KNOWN
     return {
         "epochs": f"{run.last_epoch:g}",
         "learning rate": logged_text if np.isnan(run.learning_rate) else f"{run.learning_rate:g}",
         "head learning rate": NOT_KNOWN,
         "batch size": NOT_KNOWN if batch is None else f"{batch * num_accumulated} per device",
-        "precision": kinds[0] if kinds else "no" if "bf16" in arguments else NOT_KNOWN,
+        "precision": half_types[0] if half_types else "no" if "bf16" in arguments else NOT_KNOWN,
         **dict.fromkeys(("pooling", "features", "pair encoding"), NOT_KNOWN),
     }
 
 
 def _rates_text(config: RunConfig) -> str:
     """The backbone's peak learning rate, and those of its parts that have their own."""
-    other_rates = (
-        [f"embeddings {config.embedding_learning_rate:g}"] if config.embedding_learning_rate is not None else []
-    )
-    other_rates += [f"times {config.layer_decay:g} per layer below the top"] if config.layer_decay != 1 else []
+    embedding_rate = config.embedding_learning_rate
+    other_rates = [] if embedding_rate is None else [f"embeddings {embedding_rate:g}"]
+    other_rates += [] if config.layer_decay == 1 else [f"times {config.layer_decay:g} per layer below the top"]
     return f"{config.learning_rate:g}" + (f" ({', '.join(other_rates)})" if other_rates else "")
 
 
@@ -234,9 +238,10 @@ def data_block(group: Group) -> Block:
     read from, and the sha256 of that."""
     run = group.runs[0]
     splits: dict[str, dict[str, Any]] = run.part("task").get("splits") or {}
-    keys = ("num_examples", "num_truncated", "num_empty_texts")
+    count_names = ("num_examples", "num_truncated", "num_empty_texts")
     rows = [
-        [name, *(facts.get(key, UNKNOWN) for key in keys), *_source_cells(run, name)] for name, facts in splits.items()
+        [split, *(facts.get(name, UNKNOWN) for name in count_names), *_source_cells(run, split)]
+        for split, facts in splits.items()
     ]
     if not rows:
         return TextBlock(text="Not recorded.")
@@ -247,21 +252,21 @@ def data_block(group: Group) -> Block:
 def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
     """The source of a split, and the sha256 of that file or, of a dataset of the hub, of its texts and labels."""
     config = run.config
-    role = "train" if split == "selection" else split  # held out of it
-    files = {"train": config.train_file, "validation": config.validation_file} | {
-        name: path for name, _, path in (entry.partition("=") for entry in (*config.test_file, *config.ood_file))
-    }
+    read_split = "train" if split == "selection" else split  # which was held out of it
+    named_files = [entry.partition("=") for entry in (*config.test_file, *config.ood_file)]  # NAME=PATH
+    files = {"train": config.train_file, "validation": config.validation_file}
+    files |= {name: path for name, _, path in named_files}
     if config.train_file:
-        path = files.get(role)
+        path = files.get(read_split)
         # With its folder, which as a rule is called as the data are; of an absolute path the name is all there is.
         source = "/".join(Path(path).parts[-2:]) if path else UNKNOWN
     elif config.dataset:
         source = " ".join(filter(None, [shorten(config.dataset), config.dataset_config]))
     else:
         source = config.task
-        if role not in run.data_sha256:
+        if read_split not in run.data_sha256:
             return source, NOT_APPLICABLE  # built in: the version of the toolkit says what it is
-    return source, run.data_sha256.get(role, UNKNOWN)
+    return source, run.data_sha256.get(read_split, UNKNOWN)
 
 
 def versions_block(runs: Sequence[ReportedRun]) -> Block:
@@ -298,7 +303,7 @@ def run_section(data: ReportData) -> Section:
 
 
 def data_section(data: ReportData) -> Section:
-    """Splits and near-duplicates."""
+    """The section on data: near-duplicates, then the splits of each task, a fold per group."""
     splits = folds([group.title for group in data.groups], [[data_block(group)] for group in data.groups])
     blocks: tuple[Block, ...] = (*_duplicates_blocks(data), *splits)
     return Section(id="data", title="Data", lead="Counted when each task was read.", blocks=blocks)
@@ -306,14 +311,15 @@ def data_section(data: ReportData) -> Section:
 
 def _duplicates_blocks(data: ReportData) -> tuple[Block, ...]:
     """Near-duplicates per run and split, and by name the tasks in which nobody looked: 0 of them is not the same."""
-    counts: dict[tuple[str, str], list[int]] = {}
-    missed = []
+    counts: dict[tuple[str, str], list[int]] = {}  # group and split to the number of each run that looked
+    unsearched = []
     for group in data.groups:
         counts_of_runs = [run.part("task").get("num_near_duplicates") for run in group.runs]
-        for counts_by_split in counts_of_runs:
-            for split, count in (counts_by_split or {}).items():
+        if all(count_by_split is None for count_by_split in counts_of_runs):
+            unsearched.append(group.title)
+        for count_by_split in counts_of_runs:
+            for split, count in (count_by_split or {}).items():
                 counts.setdefault((group.title, split), []).append(int(count))
-        missed += [group.title] if all(counts_by_split is None for counts_by_split in counts_of_runs) else []
     if not counts:
         return (
             TextBlock(
@@ -322,14 +328,20 @@ def _duplicates_blocks(data: ReportData) -> tuple[Block, ...]:
             ),
         )
     rows = [[title, split, span(numbers), len(numbers)] for (title, split), numbers in counts.items()]
-    header = ["model and task", "split", "near-duplicates per run", "runs"]
-    hows = {header[2]: COLUMNS["num_near_duplicates"].meaning}
-    block = rows_block(header, rows, "Training examples removed because they nearly repeat a scored item", hows)
-    return (block, TextBlock(text=f"Near-duplicates were not looked for in {listing(missed)}.")) if missed else (block,)
+    count_heading = "near-duplicates per run"
+    block = rows_block(
+        ["model and task", "split", count_heading, "runs"],
+        rows,
+        "Training examples removed because they nearly repeat a scored item",
+        {count_heading: COLUMNS["num_near_duplicates"].meaning},
+    )
+    if not unsearched:
+        return (block,)
+    return (block, TextBlock(text=f"Near-duplicates were not looked for in {listing(unsearched)}."))
 
 
 def definitions_section() -> Section:
-    """The measures of a row."""
+    """The section that defines each measure of a row."""
     lead = (
         "Δ is the change of a row from the first snapshot, E⁰ the row there, in float64. A value that is not defined "
         "is printed as undefined and counted; what a model does not have is printed as not applicable."
@@ -345,7 +357,7 @@ def definitions_section() -> Section:
 
 
 def versions_section(data: ReportData) -> Section:
-    """Versions, and the hashes of every run where there are few."""
+    """The section on versions, with the hashes of every run where there are few."""
     blocks: list[Block] = [versions_block(data.runs)] if any(run.part("versions") for run in data.runs) else []
     if len(data.runs) <= MANY_RUNS:
         blocks.insert(0, _runs_block(data.groups, ("run", *HASHES, "precision"), "Hashes and machines"))

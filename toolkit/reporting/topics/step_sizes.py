@@ -52,15 +52,18 @@ def plot_step_sizes(sizes: pd.DataFrame) -> Chart | None:
 
     None where no step is above 0.
     """
-    drawn = sizes[sizes["update_to_weight"] > 0]
-    if drawn.empty:
+    drawn_sizes = sizes[sizes["update_to_weight"] > 0]
+    if drawn_sizes.empty:
         return None
-    names = [name for name in EMBEDDING_PARAMETERS if name in set(drawn["parameter"])]
+    names = [name for name in EMBEDDING_PARAMETERS if name in set(drawn_sizes["parameter"])]
     picker = pick("parameter", names) if len(names) > 1 else None
-    wide, tall = log_axis(drawn["step"]), log_axis(drawn["update_to_weight"])
-    base = altair.Chart(data_of(drawn), width=580, height=190).encode(
-        x=altair.X("step:Q", title="optimizer step", scale=wide.scale(), axis=wide.axis(format=",.0f", grid=False)),
-        y=altair.Y("update_to_weight:Q", title="update / weight", scale=tall.scale(), axis=tall.axis()),
+    step_axis = log_axis(drawn_sizes["step"])
+    size_axis = log_axis(drawn_sizes["update_to_weight"])
+    base = altair.Chart(data_of(drawn_sizes), width=580, height=190).encode(
+        x=altair.X(
+            "step:Q", title="optimizer step", scale=step_axis.scale(), axis=step_axis.axis(format=",.0f", grid=False)
+        ),
+        y=altair.Y("update_to_weight:Q", title="update / weight", scale=size_axis.scale(), axis=size_axis.axis()),
         color=colour("parameter", names),
         **({"opacity": picker.opacity} if picker else {}),
     )

@@ -24,7 +24,9 @@ from toolkit.snapshots.store import Source, trajectory_of
 
 BUDGET_BYTES = 1_100_000
 """What the data of the chart may take of a page."""
-NUM_TABLED, WEIGHT_UNITS = 20, "weight units"
+NUM_TABLED = 20
+"""Words of a run that the table of those that moved most names."""
+WEIGHT_UNITS = "weight units"
 HOW_NEIGHBOURS = (
     "The five words whose rows point most nearly the same way (greatest cosine), among all words of the vocabulary, "
     "seen in training or not, but not special tokens."
@@ -57,7 +59,8 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     tables: dict[str, Block] = {}
     counts: list[list[Any]] = []
     refused: list[list[Any]] = []
-    bytes_left, num_named = budget_bytes, max(NUM_NAMED // max(len(runs), 1), NUM_TABLED)
+    bytes_left = budget_bytes
+    num_named = max(NUM_NAMED // max(len(runs), 1), NUM_TABLED)
     measured = [
         source if isinstance(source, WordRows) else measure_words([trajectory_of(source)], num_named=num_named)
         for _, source in runs
@@ -69,35 +72,35 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
             refused.append([label, 0, "", 0, "", 0, "", words.reason])
             continue
         run = visible(label)
-        table, last, num_seen, num_others = _words_that_fit(run, words, bytes_left // (len(runs) - i))
+        table, seen_words, num_seen, num_others = _words_that_fit(run, words, bytes_left // (len(runs) - i))
         bytes_left -= data_size(table)
         frames.append(table)
-        tables[run] = _most_moved(run, last)
-        seen = [num_seen, words.num_seen, num_others, words.num_unseen]
-        counts.append([run, *seen, table["epoch"].nunique(), words.num_epochs, ""])
+        tables[run] = _most_moved(run, seen_words)
+        nums_words = [num_seen, words.num_seen, num_others, words.num_unseen]
+        counts.append([run, *nums_words, table["epoch"].nunique(), words.num_epochs, ""])
     if not frames:
         return None
-    drawn = pd.concat(frames, ignore_index=True)
-    kinds = {"input"} if _is_at_input(drawn).any() else _kinds(_axis_places(drawn))
-    drawn_seen, all_seen, drawn_rest, all_rest = (
-        sum(counts_of_run[i] for counts_of_run in counts) for i in range(1, 5)
-    )
+    drawn_words = pd.concat(frames, ignore_index=True)
+    kinds = {"input"} if _is_at_input(drawn_words).any() else _kinds(_axis_positions(drawn_words))
+    _, *columns_of_words = list(zip(*counts, strict=True))[:5]  # as the header below names them
+    drawn_seen, all_seen, drawn_others, all_others = map(sum, columns_of_words)
     caption = (
         "A mark is a word: upwards, its row moved farther; marks on the floor moved less than the axis shows, or not. "
         f"{' '.join(text for kind, text in SIDEWAYS.items() if kind in kinds)} {COLOURED} Type part of a word to "
         "mark it, and point at a mark to read its neighbours: the five words whose rows point most nearly the same "
         "way, with their cosines. Of several seeds the means are shown, and the neighbours of the first. Drawn: "
-        f"{drawn_seen:,} of {all_seen:,} words that training used or may have used, and {drawn_rest:,} of "
-        f"{all_rest:,} others, evenly spaced in the vocabulary; of these special tokens and [unused] ones are left out."
+        f"{drawn_seen:,} of {all_seen:,} words that training used or may have used, and {drawn_others:,} of "
+        f"{all_others:,} others, evenly spaced in the vocabulary; of these special tokens and [unused] ones are left "
+        "out."
     )
-    picture = ChartBlock(name="words", chart=words_chart(drawn), caption=caption, alt=ALT)
+    picture = ChartBlock(name="words", chart=words_chart(drawn_words), caption=caption, alt=ALT)
     moved = FoldBlock(
         title="Words that moved most", blocks=folds(list(tables), [(block,) for block in tables.values()])
     )
     header = ("run", "used, or maybe: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
     counts_block = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
-    folded = FoldBlock(title="What is drawn of each run", blocks=(counts_block,))
-    return Section(id="words", title="Which words moved", blocks=(picture, moved, folded))
+    counts_fold = FoldBlock(title="What is drawn of each run", blocks=(counts_block,))
+    return Section(id="words", title="Which words moved", blocks=(picture, moved, counts_fold))
 
 
 SIDEWAYS = {
@@ -122,38 +125,37 @@ def _words_that_fit(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.Da
 
     All words that are known, where they fit into ``budget_bytes``, else those seen in the most steps.
     """
-    texts = {name: words.table[name].map(_visible) for name in ("token", "before", "after")}
+    visible_texts = {name: words.table[name].map(_visible) for name in ("token", "before", "after")}
     steps = words.table["num_steps"]
     # Steps are known of the others alone where two checkpoints told which words were used.
     is_inferred = words.table["is_seen"].astype(bool) & steps.isna() & steps.notna().any()
     # Nor of any word of a table that is the output layer too, of which the tokens of the input are known.
     at_input = np.where(words.table["num_tokens"].notna() & steps.isna(), AT_INPUT, "")
     stratum = np.where(is_inferred, INFERRED["exposed"], at_input)
-    all_words = _with_drift(words.table).assign(run=run, stratum=stratum, **texts)
+    all_words = _with_drift(words.table).assign(run=run, stratum=stratum, **visible_texts)
     last = all_words[all_words["epoch"] == all_words["epoch"].max()].set_index("row", drop=False)
-    seen = last["is_seen"].astype(bool)
-    kept_rows, sample_rows = last.index[seen].to_numpy(), last.index[~seen].to_numpy()
+    is_seen = last["is_seen"].astype(bool)
+    seen_rows = last.index[is_seen].to_numpy()
+    other_rows = last.index[~is_seen].to_numpy()
     table = all_words
-    while (share := budget_bytes / data_size(table)) < 1 and len(kept_rows) > 3:
+    while (share := budget_bytes / data_size(table)) < 1 and len(seen_rows) > 3:
         # Some bytes are no word's: a little less than the share fits.
-        kept_rows = seen_most(last, kept_rows, max(int(0.95 * share * len(kept_rows)), 3))
-        sample_rows = evenly(sample_rows, int(0.95 * share * len(sample_rows)))
-        table = all_words[all_words["row"].isin([*kept_rows, *sample_rows])]
-    return table, last[seen], len(kept_rows), len(sample_rows)
+        seen_rows = seen_most(last, seen_rows, max(int(0.95 * share * len(seen_rows)), 3))
+        other_rows = evenly(other_rows, int(0.95 * share * len(other_rows)))
+        table = all_words[all_words["row"].isin([*seen_rows, *other_rows])]
+    return table, last[is_seen], len(seen_rows), len(other_rows)
 
 
 def _most_moved(run: str, words: pd.DataFrame) -> TableBlock:
     """The table of the words that moved most, drawn or not, with their neighbours without the cosines."""
     furthest = words.sort_values("drift", ascending=False, kind="stable").head(NUM_TABLED)
-    neighbours = {
-        name: furthest[name].str.replace(r" -?[0-9]\.[0-9]{2}(?=, |$)", "", regex=True) for name in ("before", "after")
-    }
+    cosine = r" -?[0-9]\.[0-9]{2}(?=, |$)"  # behind each neighbour
+    neighbours = {name: furthest[name].str.replace(cosine, "", regex=True) for name in ("before", "after")}
     text_by_stratum = {INFERRED["exposed"]: "unknown (inferred)", ANY_STEP: ANY_STEP}
+    strata = furthest["stratum"].mask(_is_at_input(furthest), ANY_STEP)
     steps = [
         text_by_stratum.get(stratum, "not recorded") if pd.isna(count) else int(count)
-        for count, stratum in zip(
-            furthest["num_steps"], furthest["stratum"].mask(_is_at_input(furthest), ANY_STEP), strict=True
-        )
+        for count, stratum in zip(furthest["num_steps"], strata, strict=True)
     ]
     table = furthest.assign(num_steps=pd.Series(steps, furthest.index, dtype=object), **neighbours)[list(TABLED)]
     caption = f"Words that moved most: {run}"
@@ -177,18 +179,21 @@ def _with_drift(words: pd.DataFrame) -> pd.DataFrame:
 
 WIDTH, HEIGHT = 600, 280
 """Pixels of the scatter."""
-NUM_LABELLED, LETTER, LINE = 14, 6, 12
-"""Words that are named in the scatter at most; pixels that a letter and a line of a name take, about."""
+MOST_LABELLED = 14
+"""Words that are named in the scatter."""
+LETTER_WIDTH, LINE_HEIGHT = 6, 12
+"""Pixels that a letter and a line of a name take, about."""
 UNKNOWN, NEVER, USED = STRIPS = 0.1, 0.4, 0.75
 """Where words stand on the axis of steps: of which nothing was recorded, that training never saw, and that it used in
 steps that nobody counted."""
-ENDS = (0.2, 0.55, 1.0)
+STRIP_ENDS = (0.2, 0.55, 1.0)
 """Where the strip of each ends; then come the steps."""
 KINDS = ("unknown", "never", "used", "counted")
+"""Kinds of place on the axis, in its order."""
 ANY_STEP = "any (output layer)"
-MARKED = COLOURS[1]
-NOT_NAMED = "shown only for the words that moved most"
-SAME = "="
+SEARCHED_COLOUR = COLOURS[1]
+NO_NEIGHBOURS = "shown only for the words that moved most"
+SAME_AS_BEFORE = "="
 """Stands for neighbours after training that are those before: most are, and texts are most of the data."""
 _TEXTS = ("word", "before", "after")
 """Columns that stand in the data as one text each, a line per word: ``word_lines``, and so on."""
@@ -201,23 +206,36 @@ def words_chart(words: pd.DataFrame) -> Chart | None:
     words = _with_drift(words)
     if not (words["drift"] > 0).any():
         return None
-    places = slider_places(words)
-    runs = packed_words(words, places)
+    slider_epochs = epochs_of_slider(words)
+    runs = packed_words(words, slider_epochs)
     names = [run["run"] for run in runs]
     is_input = any("is_input" in run for run in runs)
-    x, y, low = _axes(words, np.concatenate([run["x"] for run in runs]), is_input=is_input)
+    x, y, floor = _axes(words, np.concatenate([run["x"] for run in runs]), is_input=is_input)
+    x_ends, y_ends = x.to_dict()["scale"]["domain"], y.to_dict()["scale"]["domain"]
     for run in runs:
-        run["label"] = labels_of(run, *(axis.to_dict()["scale"]["domain"] for axis in (x, y)))
+        run["label"] = labels_of(run, x_ends, y_ends)
     # A text is handed through as it is; Altair takes seconds to look at every number of a list.
     data = altair.InlineData(values=script_json(runs), format=altair.JsonDataFormat(type="json"))
-    first, step = places[0], _step(places)
-    most_epochs = max(len(run["epochs"]) for run in runs)
-    heading = ["datum.run"] * (len(names) > 1) + ["'epoch ' + format(datum.at_epoch, '~g')"] * ("epoch" in words)
-    chart = _scatter(x, y, _inputs(places, names), " + ', ' + ".join(heading))
+    # The heading, as Vega's expressions: run and epoch, where there are several.
+    headings = {"datum.run": len(names) > 1, "'epoch ' + format(datum.at_epoch, '~g')": "epoch" in words}
+    heading = " + ', ' + ".join(expression for expression, is_shown in headings.items() if is_shown)
+    chart = _scatter(x, y, _inputs(slider_epochs, names), heading)
     # Apart from the chart: with each transform a compound one is copied whole, which takes a second.
-    lines = altair.Chart().transform_filter("datum.run == shown_run") if len(names) > 1 else altair.Chart()
-    lines = (
-        lines.transform_calculate(place=f"datum.at[round((epoch - {first:g}) / {step:g})]" if step else "0")
+    most_epochs = max(len(run["epochs"]) for run in runs)
+    transforms = _unpacking(slider_epochs, most_epochs, floor, has_runs=len(names) > 1)
+    return chart.properties(data=data, transform=transforms.transform)
+
+
+def _unpacking(slider_epochs: Sequence[float], most_epochs: int, floor: float, *, has_runs: bool) -> Chart:
+    """A chart whose transforms make a record per word, of the run and epoch shown, from :func:`packed_words`.
+
+    ``floor``: the least drift on the axis, where words stand that moved less. ``place`` is where in a run's own list
+    of epochs the one is that the slider asks for.
+    """
+    first, step = slider_epochs[0], _step(slider_epochs)
+    chart = altair.Chart().transform_filter("datum.run == shown_run") if has_runs else altair.Chart()
+    return (
+        chart.transform_calculate(place=f"datum.at[round((epoch - {first:g}) / {step:g})]" if step else "0")
         .transform_calculate(
             at_epoch="datum.epochs[datum.place]", **{name: f"split(datum.{name}_lines, '\\n')" for name in _TEXTS}
         )
@@ -227,53 +245,57 @@ def words_chart(words: pd.DataFrame) -> Chart | None:
         )
         .transform_calculate(drift="datum['drift' + datum.place]", angle="datum['angle' + datum.place]")
         .transform_calculate(
-            y=f"max(datum.drift, {low:g})",
+            y=f"max(datum.drift, {floor:g})",
             steps=f"datum.is_input ? '{ANY_STEP}' : "
             + _by_kind("'not recorded'", "'0'", "'unknown (inferred from the weights)'", "format(datum.x, ',')"),
             tokens="isValid(datum.num_tokens) ? format(datum.num_tokens, ',') : "
-            f"datum.x > {ENDS[1]} && datum.x < 1 ? 'unknown' : 'not recorded'",
+            f"datum.x > {STRIP_ENDS[1]} && datum.x < 1 ? 'unknown' : 'not recorded'",
             turned="isValid(datum.angle) ? format(datum.angle, '.3~r') + '°' : 'undefined'",
-            nearest_before=f"datum.before || '{NOT_NAMED}'",
-            nearest_after=f"datum.after == '{SAME}' ? datum.before : datum.after || '{NOT_NAMED}'",
+            nearest_before=f"datum.before || '{NO_NEIGHBOURS}'",
+            nearest_after=f"datum.after == '{SAME_AS_BEFORE}' ? datum.before : datum.after || '{NO_NEIGHBOURS}'",
             is_searched="trim(search) != '' && indexof(lower(datum.word), lower(trim(search))) >= 0",
         )
     )
-    return chart.properties(data=data, transform=lines.transform)
 
 
-def _axes(words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -> tuple[Any, Any, float]:
-    """Both axes, the same for every run and epoch, so that what is seen to move moved; and where the floor is."""
-    kinds = _kinds(places)
-    strips = [place for kind, place in zip(KINDS, STRIPS, strict=False) if kind in kinds]
-    most_steps = int(places.max()) if "counted" in kinds else 0
-    never_text, used_text, title = "'never'", "'used'", "optimizer steps that saw the word"
+def _axes(words: pd.DataFrame, axis_positions: NDArray[np.float64], *, is_input: bool) -> tuple[Any, Any, float]:
+    """Both axes, the same for every run and epoch, so that what is seen to move moved; and where the floor is.
+
+    ``axis_positions``: of all words, on the axis of steps.
+    """
+    kinds = _kinds(axis_positions)
+    strips = [strip for kind, strip in zip(KINDS, STRIPS, strict=False) if kind in kinds]
+    most_steps = int(axis_positions.max()) if "counted" in kinds else 0
     if is_input and not most_steps:
-        never_text, used_text, title = (
-            "'not at the input'",
-            "'at the input'",
-            "use by the input, in any number of steps",
-        )
+        title = "use by the input, in any number of steps"
+        never_text, used_text = "'not at the input'", "'at the input'"
     elif USED in strips and not most_steps:
-        never_text, used_text = "'not used by training'", "['used by training', '(inferred)']"
         title = "inferred from the weights: the number of steps is not known"
+        never_text, used_text = "'not used by training'", "['used by training', '(inferred)']"
+    else:
+        title = "optimizer steps that saw the word"
+        never_text, used_text = "'never'", "'used'"
     label = _by_kind("'not recorded'", never_text, used_text, "format(datum.value, ',')", x="datum.value")
-    ends = [0.6 * strips[0] if strips else 0.85, max(1.3 * most_steps, 2.0) if most_steps else strips[-1] / 0.6]
-    ticks = [first * 10**power for power in range(len(str(most_steps))) for first in (1, 2, 5)]
+    left_end = 0.6 * strips[0] if strips else 0.85
+    right_end = max(1.3 * most_steps, 2.0) if most_steps else strips[-1] / 0.6
+    ticks = [digit * 10**power for power in range(len(str(most_steps))) for digit in (1, 2, 5)]
     axis = altair.Axis(
         values=[*strips, *(tick for tick in ticks if tick <= most_steps)],
         labelExpr=label,
         grid=False,
         labelOverlap="greedy",
     )
-    x = altair.X("x:Q", scale=altair.Scale(type="log", domain=ends, nice=False), axis=axis, title=title)
+    scale = altair.Scale(type="log", domain=[left_end, right_end], nice=False)
+    x = altair.X("x:Q", scale=scale, axis=axis, title=title)
     used_drift = words["drift"][words["num_steps"].fillna(1) > 0]
     # By decay alone rows move a hundred times less: where others moved, these do not set the axis.
-    tall = log_axis(used_drift if (used_drift > 0).any() else words["drift"])
+    drift_axis = log_axis(used_drift if (used_drift > 0).any() else words["drift"])
     y_title = f"drift of the word's row ({unit_of(words)})"
-    return x, altair.Y("y:Q", scale=tall.scale(), axis=tall.axis(), title=y_title), tall.low
+    y = altair.Y("y:Q", scale=drift_axis.scale(), axis=drift_axis.axis(), title=y_title)
+    return x, y, drift_axis.low
 
 
-def _inputs(places: Sequence[float], names: Sequence[str]) -> list[Any]:
+def _inputs(slider_epochs: Sequence[float], names: Sequence[str]) -> list[Any]:
     """The inputs of the chart: the word that is searched, the run and the epoch where there are several."""
     runs = altair.binding_select(options=list(names), name="Run ")
     box = altair.binding(
@@ -281,14 +303,18 @@ def _inputs(places: Sequence[float], names: Sequence[str]) -> list[Any]:
     )
     inputs = [altair.param(name="shown_run", value=names[0], bind=runs)] if len(names) > 1 else []
     inputs.append(altair.param(name="search", value="", bind=box))
-    if step := _step(places):
-        slider = altair.binding_range(min=places[0], max=places[-1], step=step, name="Epoch ", debounce=40)
-        inputs.append(altair.param(name="epoch", value=places[-1], bind=slider))
+    if step := _step(slider_epochs):
+        first, last = slider_epochs[0], slider_epochs[-1]
+        slider = altair.binding_range(min=first, max=last, step=step, name="Epoch ", debounce=40)
+        inputs.append(altair.param(name="epoch", value=last, bind=slider))
     return inputs
 
 
 def _scatter(x: Any, y: Any, params: Sequence[Any], heading: str) -> Any:
-    """The scatter of words with those that were searched marked, below a heading of run and epoch."""
+    """The scatter of words with those that were searched marked, below a heading of run and epoch.
+
+    ``params``: the inputs; ``heading``: an expression of Vega, '' for none.
+    """
     tip_fields = tips(
         word="word",
         steps="steps that saw it",
@@ -299,9 +325,11 @@ def _scatter(x: Any, y: Any, params: Sequence[Any], heading: str) -> Any:
         nearest_after="nearest after",
     )
     base = altair.Chart().encode(x=x, y=y, tooltip=tip_fields)
-    colour = altair.when(f"datum.x < {ENDS[1]}").then(altair.value(REFERENCE)).otherwise(altair.value(COLOURS[0]))
+    colour = altair.when(f"datum.x < {STRIP_ENDS[1]}").then(altair.value(REFERENCE)).otherwise(altair.value(COLOURS[0]))
     points = base.mark_point(filled=True, size=12, opacity=1).encode(color=colour)
-    marked = base.mark_point(filled=True, size=50, opacity=1, color=MARKED).transform_filter("datum.is_searched")
+    marked = base.mark_point(filled=True, size=50, opacity=1, color=SEARCHED_COLOUR).transform_filter(
+        "datum.is_searched"
+    )
     one_per_epoch = (
         altair.Chart().transform_aggregate(groupby=["run", "at_epoch"]).transform_calculate(text=heading or "''")
     )
@@ -314,29 +342,32 @@ def _scatter(x: Any, y: Any, params: Sequence[Any], heading: str) -> Any:
     return altair.layer(labels, points.add_params(*params), marked, headings, width=WIDTH, height=HEIGHT)
 
 
-def labels_of(run: Mapping[str, Any], across: Sequence[float], upwards: Sequence[float]) -> list[str]:
+def labels_of(run: Mapping[str, Any], x_ends: Sequence[float], y_ends: Sequence[float]) -> list[str]:
     """The names of the words that moved furthest, where they do not lie on one another; '' for all others.
 
-    ``run``: of :func:`packed_words`, the furthest first; ``across``, ``upwards``: the ends of both axes, logarithmic.
+    ``run``: of :func:`packed_words`, the furthest first; ``x_ends``, ``y_ends``: of both axes, logarithmic.
     """
-    words, drifts = run["word_lines"].split("\n"), run[f"drift{len(run['epochs']) - 1}"]
+    words = run["word_lines"].split("\n")
+    last_drifts = run[f"drift{len(run['epochs']) - 1}"]
+    # In pixels: (left, right, top) of each name, by the place of its word.
     boxes: dict[int, tuple[float, float, float]] = {}
-    for i, (word, place, drift) in enumerate(zip(words, run["x"], drifts, strict=True)):
-        if len(boxes) == NUM_LABELLED or not drift:
+    for i, (word, axis_position, drift) in enumerate(zip(words, run["x"], last_drifts, strict=True)):
+        if len(boxes) == MOST_LABELLED or not drift:  # all further ones did not move either
             break
-        left = WIDTH * math.log(place / across[0]) / math.log(across[1] / across[0])
-        top = HEIGHT * math.log(upwards[1] / drift) / math.log(upwards[1] / upwards[0])
-        right = left + LETTER * len(word)
-        if right < WIDTH and all(
-            right < other_left or other_right < left or abs(top - other_top) > LINE
+        left = WIDTH * math.log(axis_position / x_ends[0]) / math.log(x_ends[1] / x_ends[0])
+        top = HEIGHT * math.log(y_ends[1] / drift) / math.log(y_ends[1] / y_ends[0])
+        right = left + LETTER_WIDTH * len(word)
+        is_free = all(
+            right < other_left or other_right < left or abs(top - other_top) > LINE_HEIGHT
             for other_left, other_right, other_top in boxes.values()
-        ):
+        )
+        if right < WIDTH and is_free:
             boxes[i] = left, right, top
     return [word if i in boxes else "" for i, word in enumerate(words)]
 
 
-def slider_places(words: pd.DataFrame) -> list[float]:
-    """The places of the slider: at even steps from the first epoch after training began to the last."""
+def epochs_of_slider(words: pd.DataFrame) -> list[float]:
+    """The epochs that the slider can ask for: at even steps from the first after training began to the last."""
     epochs = sorted({float(epoch) for epoch in words["epoch"]} - {0.0}) if "epoch" in words else []
     if len(epochs) < 2:
         return epochs or [0.0]
@@ -345,46 +376,61 @@ def slider_places(words: pd.DataFrame) -> list[float]:
     return [epochs[0] + i * step for i in range(round((epochs[-1] - epochs[0]) / step) + 1)]
 
 
-def _step(places: Sequence[float]) -> float:
-    return places[1] - places[0] if len(places) > 1 else 0.0
+def _step(slider_epochs: Sequence[float]) -> float:
+    """Epochs from one place of the slider to the next; 0 where there is no other."""
+    return slider_epochs[1] - slider_epochs[0] if len(slider_epochs) > 1 else 0.0
 
 
-def packed_words(words: pd.DataFrame, places: Sequence[float]) -> list[dict[str, Any]]:
+def packed_words(words: pd.DataFrame, slider_epochs: Sequence[float]) -> list[dict[str, Any]]:
     """A record of data per run with an array per column: a quarter of what a record per word takes."""
     words = _with_drift(words).assign(
         run=words["run"].astype(str) if "run" in words else "",
         epoch=words["epoch"].astype(float) if "epoch" in words else 0.0,
     )
-    return [_packed_run(visible(str(run)), part, places) for run, part in words.groupby("run", sort=False)]
+    return [
+        _packed_run(visible(str(run)), words_of_run, slider_epochs)
+        for run, words_of_run in words.groupby("run", sort=False)
+    ]
 
 
-def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[str, Any]:
-    """The data of one run: an array per column, the words that moved most first, drift and angle per epoch."""
-    words_at = {
-        float(epoch): part.set_index("row") for epoch, part in words.groupby("epoch") if epoch or len(places) == 1
+def _packed_run(run: str, words: pd.DataFrame, slider_epochs: Sequence[float]) -> dict[str, Any]:
+    """The data of one run: an array per column, the words that moved most first, drift and angle per epoch.
+
+    ``at`` has for each place of the slider the place of the last epoch of this run that is not after it.
+    """
+    words_by_epoch = {
+        float(epoch): words_of_epoch.set_index("row")
+        for epoch, words_of_epoch in words.groupby("epoch")
+        if epoch or len(slider_epochs) == 1  # at epoch 0 nothing has moved
     }
-    epochs = sorted(words_at)
-    last = words_at[epochs[-1]].sort_values("drift", ascending=False, kind="stable")
+    epochs = sorted(words_by_epoch)
+    last = words_by_epoch[epochs[-1]].sort_values("drift", ascending=False, kind="stable")
     packed: dict[str, Any] = {
         "run": run,
         "epochs": epochs,
-        "at": [max(int(np.searchsorted(epochs, place + 1e-6)) - 1, 0) for place in places],
+        "at": [max(int(np.searchsorted(epochs, epoch + 1e-6)) - 1, 0) for epoch in slider_epochs],
         "word_lines": "\n".join(shown_word(token, row) for row, token in last["token"].items()),
-        "x": [int(place) if place >= 1 else round(place, 4 if place < ENDS[0] else 3) for place in _axis_places(last)],
+        "x": [
+            int(axis_position)
+            if axis_position >= 1
+            else round(axis_position, 4 if axis_position < STRIP_ENDS[0] else 3)
+            for axis_position in _axis_positions(last)
+        ],
         "num_tokens": [None if pd.isna(count) else int(count) for count in last["num_tokens"]],
     }
     if _is_at_input(last).any():
         packed["is_input"] = True
     for i, epoch in enumerate(epochs):
         for name, column in (("drift", "drift"), ("angle", "angle_degrees")):
-            packed[f"{name}{i}"] = [_rounded(value) for value in words_at[epoch].loc[last.index, column]]
-    before, after = (list(last[name]) if name in last else [""] * len(last) for name in ("before", "after"))
-    packed["before_lines"] = "\n".join(before).rstrip("\n")
-    shorter = [
-        SAME if text_before and text_before == text_after else text_after
-        for text_before, text_after in zip(before, after, strict=True)
+            packed[f"{name}{i}"] = [_rounded(value) for value in words_by_epoch[epoch].loc[last.index, column]]
+    nearest_before = list(last["before"]) if "before" in last else [""] * len(last)
+    nearest_after = list(last["after"]) if "after" in last else [""] * len(last)
+    shorter_after = [
+        SAME_AS_BEFORE if before and before == after else after
+        for before, after in zip(nearest_before, nearest_after, strict=True)
     ]
-    packed["after_lines"] = "\n".join(shorter).rstrip("\n")
+    packed["before_lines"] = "\n".join(nearest_before).rstrip("\n")
+    packed["after_lines"] = "\n".join(shorter_after).rstrip("\n")
     return packed
 
 
@@ -400,7 +446,7 @@ def _visible(text: str) -> str:
     return visible(text).replace("\n", "U+000A")
 
 
-def _axis_places(words: pd.DataFrame) -> NDArray[np.float64]:
+def _axis_positions(words: pd.DataFrame) -> NDArray[np.float64]:
     """(words,) optimizer steps; where there are none, a place in a strip, spread so that words do not hide one another.
 
     Float64.
@@ -408,9 +454,9 @@ def _axis_places(words: pd.DataFrame) -> NDArray[np.float64]:
     steps = pd.to_numeric(words["num_steps"]).to_numpy(np.float64, na_value=np.nan)
     strata = words["stratum"].astype(str) if "stratum" in words else pd.Series("", index=words.index)
     tokens = pd.to_numeric(words["num_tokens"]).to_numpy(np.float64, na_value=np.nan)
-    unknown = np.where(strata == INFERRED["exposed"], USED, UNKNOWN)
-    unknown = np.where(_is_at_input(words), np.where(tokens > 0, USED, NEVER), unknown)
-    strips = np.where(np.isnan(steps), unknown, NEVER)
+    without_steps = np.where(strata == INFERRED["exposed"], USED, UNKNOWN)
+    without_steps = np.where(_is_at_input(words), np.where(tokens > 0, USED, NEVER), without_steps)
+    strips = np.where(np.isnan(steps), without_steps, NEVER)
     spread = np.exp(np.random.default_rng(0).uniform(-0.18, 0.18, len(words)))
     return np.where(steps >= 1, np.floor(steps), strips * spread)
 
@@ -421,33 +467,36 @@ def _is_at_input(words: pd.DataFrame) -> "pd.Series[bool]":
     return words["num_steps"].isna() & words["num_tokens"].notna() & is_tied
 
 
-def _kinds(places: NDArray[np.float64]) -> set[str]:
+def _kinds(axis_positions: NDArray[np.float64]) -> set[str]:
     """Those of KINDS that stand at some places of the axis of steps."""
-    return {KINDS[i] for i in np.digitize(places, ENDS)}
+    return {KINDS[i] for i in np.digitize(axis_positions, STRIP_ENDS)}
 
 
 def _by_kind(unknown: str, never: str, used: str, counted: str, x: str = "datum.x") -> str:
     """The expression that is one of four, by where on the axis of steps a place is."""
-    at_unknown, at_never, at_used = (f"{x} < {end}" for end in ENDS)
+    at_unknown, at_never, at_used = (f"{x} < {end}" for end in STRIP_ENDS)
     return f"({at_unknown} ? {unknown} : {at_never} ? {never} : {at_used} ? {used} : {counted})"
 
 
 def data_size(words: pd.DataFrame) -> int:
     """Bytes that the data of the chart take in a page."""
-    return len(script_json(packed_words(words, slider_places(words))).encode())
+    return len(script_json(packed_words(words, epochs_of_slider(words))).encode())
 
 
 NUM_ON_SCREEN = 10
+"""Words that a terminal shows."""
 
 
 def makers(opened: Opened) -> Makers:
+    """The table of the words that moved most."""
     return {"most_moved": lambda: top_words(opened.source, NUM_TABLED)}
 
 
 def on_screen(computed: Computed) -> Section:
     """The words that moved most, in a terminal."""
     words = computed.get("most_moved").head(NUM_ON_SCREEN)
-    names = ["token", "drift_percent", *([] if words.empty or words["num_steps"].isna().all() else ["num_steps"])]
+    has_steps = len(words) > 0 and words["num_steps"].notna().any()
+    names = ["token", "drift_percent", *(["num_steps"] if has_steps else [])]
     drift = Column(label="drift", unit="% of norm")
     words = words.astype({"drift_percent": object}).fillna({"drift_percent": UNDEFINED}) if len(words) else words
     table = table_block(words, names, "", token="word", drift_percent=drift)

@@ -15,8 +15,8 @@ from toolkit.families import TABLES
 from toolkit.snapshots.logs import Exposure
 from toolkit.training.loop import Plan, run_epochs
 from toolkit.training.optimizer import StepLog
-from toolkit.training.recorder import Recorder
 from toolkit.training.resume import Resumer
+from toolkit.training.step_recorder import Recorder
 
 NUM_ROWS = dict(zip(TABLES, (12, 9, 2), strict=True))
 OFFSET = 2

@@ -1,4 +1,4 @@
-"""The one recorder of steps: rows, gradient norms and rates, of our own loop and of anybody's."""
+"""Counts exposure step after step (rows, gradient norms, rates), of our own loop and of anybody's; writes nothing."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -84,9 +84,9 @@ class Recorder:
     ) -> None:
         """``tables``: the model's embedding tables by canonical name, live: their ``.grad`` is read at each step.
 
-        ``first_rows``: of a table of which only some rows are
-        trained, and given, the first of these. ``shared``: tables that are the output layer too, of which any row may
-        get a gradient: what the input used is kept of them, and nothing by step.
+        ``first_rows``: of a table of which only some rows are trained, and given, the first of these. ``shared``:
+        tables that are the output layer too, of which any row may get a gradient: what the input used is kept of them,
+        and nothing by step.
         """
         self.first_rows = dict(first_rows or {})
         self.tables = tables
@@ -125,17 +125,19 @@ class Recorder:
             rows[name] = distinct.astype(np.int32), counts.astype(np.int32)
         return BatchRows(len(indices), tokens, rows)
 
-    def record_batch(self, used: "BatchRows", norms: Mapping[str, NDArray[np.float32]] = MappingProxyType({})) -> None:
+    def record_batch(
+        self, batch_rows: "BatchRows", norms: Mapping[str, NDArray[np.float32]] = MappingProxyType({})
+    ) -> None:
         """Note the rows of one global batch.
 
         ``norms``: table to norms of its rows' gradients, averaged over processes and before clipping.
         """
         steps = {}
         for name in self._rows:
-            rows, counts = used.rows[name]
+            rows, counts = batch_rows.rows[name]
             steps[name] = TableExposure.of_step(rows, counts, norms.get(name, np.full(len(rows), np.nan, np.float32)))
-        self.record_step(used.tokens, steps)
-        self.num_examples += used.num_examples
+        self.record_step(batch_rows.tokens, steps)
+        self.num_examples += batch_rows.num_examples
 
     def record_step(
         self, tokens: Mapping[str, NDArray[np.int64]] | NDArray[np.int32], rows: Mapping[str, TableExposure]
@@ -170,7 +172,7 @@ class Recorder:
                 return
             self.settle()
             tokens = rows_on_host(tokens.cpu().numpy(), self.names)
-        used = {}
+        rows_by_table = {}
         for name in list(self._rows):
             gradient = gradients[name]
             distinct, counts = np.unique(tokens[name], return_counts=True)
@@ -181,8 +183,8 @@ class Recorder:
                 self.leave_out(name, USED_ELSEWHERE if _is_finite(gradient) else NOT_FINITE)
                 continue
             norms = norms_of(picked, len(distinct)) / np.float32(gradient_scale)
-            used[name] = _with_gradient(distinct, counts, norms, is_trained=is_trained)
-        self.record_step(tokens, used)
+            rows_by_table[name] = _with_gradient(distinct, counts, norms, is_trained=is_trained)
+        self.record_step(tokens, rows_by_table)
 
     def _look_at(self, rows: torch.Tensor, gradients: Mapping[str, torch.Tensor | None], scale: float) -> None:
         """Note a step on a GPU when it has come over: ``rows`` as :func:`look_at` takes them."""
@@ -190,12 +192,14 @@ class Recorder:
         trained = [name for name in self._rows if self.tables[name].requires_grad]
 
         def note(values: NDArray[np.float32]) -> None:
-            tables, rows_by_table = read(values), {}
+            tables = read(values)
+            rows_by_table = {}
             for name in list(self._rows):
-                seen, norms = tables[name], np.empty(len(self.tables[name]), np.float32)
+                seen = tables[name]
                 if name in trained and seen.elsewhere != 0:
                     self.leave_out(name, USED_ELSEWHERE if np.isfinite(seen.largest) else NOT_FINITE)
                     continue
+                norms = np.empty(len(self.tables[name]), np.float32)  # by row, of which those that were seen are read
                 norms[seen.rows] = seen.norms / np.float32(scale)  # cheaper than to find each row's first place
                 distinct, counts = np.unique(seen.rows, return_counts=True)
                 rows_by_table[name] = _with_gradient(distinct, counts, norms[distinct], is_trained=name in trained)
@@ -232,9 +236,9 @@ class Recorder:
         """All that is recorded so far, as named arrays."""
         logs = {name: np.array(getattr(self, name), np.float64) for name in LOGS}
         sizes = [(size.step, EMBEDDING_PARAMETERS.index(size.parameter), *size[2:]) for size in self.step_sizes]
-        counts = {"num_examples": np.array(self.num_examples), "step_sizes": np.array(sizes, np.float64)}
+        others = {"num_examples": np.array(self.num_examples), "step_sizes": np.array(sizes, np.float64)}
         exposure = self.exposure()
-        return {**({} if exposure is None else exposure.to_tensors()), **logs, **counts}
+        return {**({} if exposure is None else exposure.to_tensors()), **logs, **others}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up what :meth:`state` gave; nothing may have been recorded before."""
@@ -246,7 +250,7 @@ class Recorder:
         self.num_examples = int(state["num_examples"])
         size_rows = state["step_sizes"].tolist()
         self.step_sizes[:] = [
-            StepSize(int(step), EMBEDDING_PARAMETERS[int(k)], *values) for step, k, *values in size_rows
+            StepSize(int(step), EMBEDDING_PARAMETERS[int(parameter)], *values) for step, parameter, *values in size_rows
         ]
 
 
