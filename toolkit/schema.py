@@ -273,7 +273,11 @@ COLUMNS: dict[str, Column] = _by_name(
     ),
     Column("low_points", "Lower end of the difference's interval over seeds and items: 95 %, or the level asked for."),
     Column("high_points", "Upper end of it."),
-    Column("low90_points", "Lower end of the difference's 90 % interval, which decides equivalence."),
+    Column(
+        "low90_points",
+        "Lower end of the difference's 90 % interval, which decides equivalence: where few items differ its end that "
+        "is farther from 0 is moved out by an exact bound, and may lie beyond that of 95 %.",
+    ),
     Column("high90_points", "Upper end of it."),
     Column("ms_seed", "Mean square between seeds in the table of differences, seeds times items.", unit="points²"),
     Column("ms_item", "Mean square between items in that table.", unit="points²"),

@@ -317,6 +317,14 @@ def test_scored_items_that_were_trained_on_are_said_beside_the_scores(read_run, 
     assert not [text for text in caveats(data_of(runs[2:])) if "word for word" in text]
 
 
+def test_seeds_of_other_numbers_of_training_examples_are_said_to_be_apart(read_run, data_of):
+    sizes = (200, 200, 100)
+    runs = [read_run("none", seed, config={"max_train_examples": size}) for seed, size in enumerate(sizes)]
+    (found,) = [text for text in caveats(data_of(runs)) if "no seeds of one another" in text]
+    assert "full fine-tuning on toy (1 run of 100 and 2 runs of 200)" in found
+    assert not [text for text in caveats(data_of(runs[:2])) if "no seeds of one another" in text]
+
+
 @pytest.mark.parametrize(("regime", "after"), [("backbone", "b"), ("none", "b"), ("none", "a")])
 def test_what_was_frozen_and_changed_all_the_same_is_said_first_of_all(read_run, data_of, regime, after):
     """By its hashes, or by snapshots that contradict hashes that say it did not."""

@@ -445,3 +445,13 @@ def test_a_difference_of_fewer_seeds_than_a_condition_has_says_so(read_run, data
         runs = [read_run("none", seed) for seed in (0, *extra)] + [read_run("embeddings", 0)]
         text = " ".join(answer.text for answer in answers_of(data_of(runs)))
         assert ("on the 1 seed that both have" in text) == is_said
+
+
+@pytest.mark.parametrize("beyond", [0.5, -0.5])
+def test_a_90_percent_interval_that_lies_beyond_that_of_95_is_explained(read_study, data_of, beyond):
+    data = data_of(*read_study(num_seeds=3))
+    table = data.comparison.assign(
+        low90_points=data.comparison["low_points"] - beyond, high90_points=data.comparison["high_points"] - 0.5
+    )
+    (section,) = [each for each in study_sections(with_tables(data, comparison=table)) if each.id == "comparison"]
+    assert ("beyond the 95 % one" in section.lead) == (beyond > 0)

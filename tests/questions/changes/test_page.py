@@ -73,6 +73,12 @@ def test_two_checkpoints_tell_which_words_trained_the_second(
         assert (text in printed, text in written) == (True, True), text
     assert "****" not in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     rows = pd.read_csv(tmp_path / "out" / "tables" / "inferred_rows.csv")
+    first, last = (toolkit.import_checkpoints([x]).trajectory.at(0).tensors["word_embeddings"] for x in (before, after))
+    with np.errstate(invalid="ignore"):  # the row of [PAD] is 0
+        moved = 100 * np.linalg.norm(last - first, axis=1) / np.linalg.norm(first, axis=1)
+    of_used, of_others = moved[used["word_embeddings"]].mean(), np.nanmean(np.delete(moved, used["word_embeddings"]))
+    said = f"On average these moved by {number(of_used)} % of their norm, the others by {number(of_others)} %."
+    assert said in printed
     for name, own in rows[rows["exposure"] == "exposed"].groupby("parameter"):
         assert list(own["row"]) == list(used[name])
     assert set(pd.read_csv(tmp_path / "out" / "tables" / "inferred_words.csv")["token"]) == {

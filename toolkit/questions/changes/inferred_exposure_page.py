@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from toolkit.families import TABLES
-from toolkit.questions.changes.inferred_exposure import InferredExposure, describe_decay, infer_from
-from toolkit.reporting.cells import Column
+from toolkit.questions.changes.inferred_exposure import EXPOSED, InferredExposure, describe_decay, infer_from
+from toolkit.reporting.cells import Column, number
 from toolkit.reporting.page import Answer, Block, FoldBlock, Section, TextBlock, table_block
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
 from toolkit.reporting.topics.movement import in_percent
@@ -57,17 +57,20 @@ USED = "Which words did training use?"
 
 
 def answer(computed: Computed) -> Answer | None:
-    """How many words were exposed, and how long the texts were."""
+    """How many words were exposed, how long the texts were, and how far these words and the others moved."""
     inferred, tables = _exposure_of(computed.opened), computed.get("inferred_exposure", parameter=TABLES[0], reason="")
     if inferred is None or tables.empty:
         return None
     record = tables.iloc[0]
     length = inferred.longest_text
     texts = f" Its longest text had {int(length):,} tokens." if length == length else ""
+    of_words = inferred.rows[inferred.rows["parameter"] == TABLES[0]]
+    means = (100 * of_words["relative"]).groupby(of_words["exposure"] == EXPOSED).mean()
+    moves = f" On average these moved by {number(means[True])} % of their norm" if means.get(True, 0) > 0 else ""
+    moves += f", the others by {number(means[False])} %." if moves and False in means else "." * bool(moves)
     verdict = f"{int(record['num_exposed_rows']):,} of {int(record['num_rows']):,} words"
-    return Answer(
-        question=USED, verdict=verdict, text=f"Inferred from the weights, without a log.{texts}", tone="apart"
-    )
+    text = f"Inferred from the weights, without a log.{texts}{moves}"
+    return Answer(question=USED, verdict=verdict, text=text, tone="apart")
 
 
 def section(computed: Computed) -> Section:

@@ -186,7 +186,7 @@ UNSTABLE_POINTS = 20
 
 def caveats(data: ReportData) -> list[str]:
     """Sentences that belong to any number of the report: failed runs, settings, model, seeds."""
-    checks = (broken_freezes, trained_on, failures, below_floor, unstable, edge_warning, unnamed_clusters)
+    checks = (broken_freezes, trained_on, sizes_apart, failures, below_floor, unstable, edge_warning, unnamed_clusters)
     sentences = [text for text in (check(data) for check in checks) if text]
     sentences += [*data.left_out, *data.evidence.page.get("not_kept", ())]
     if any(str(run.model) == "minilm" for run in data.runs):
@@ -208,6 +208,31 @@ CLUSTERS = (
 )
 LEAST_SHARE_IN_CLUSTERS = 0.05
 """Share of the items that share a cluster: fewer leave an interval as good as it is (ours)."""
+
+
+OF_OTHER_SIZES = (
+    "Runs of other numbers of training examples are no seeds of one another, and are compared among themselves: {}."
+)
+
+
+def sizes_apart(data: ReportData) -> str:
+    """Conditions that differ in the number of training examples alone, with how many runs each has; '' without any."""
+    by_base: dict[tuple[str, str], list[Condition]] = {}
+    for group in data.groups:
+        for condition in group.conditions:
+            by_base.setdefault((group.title, condition.base), []).append(condition)
+    texts = [
+        f"{base} on {conditions[0].runs[0].task} ({listing([_runs_of_size(condition) for condition in conditions])})"
+        for (_, base), conditions in by_base.items()
+        if len(conditions) > 1
+    ]
+    return OF_OTHER_SIZES.format("; ".join(texts)) if texts else ""
+
+
+def _runs_of_size(condition: Condition) -> str:
+    """``2 runs of 1,000``."""
+    size_text = "all" if condition.size is None else f"{condition.size:,}"
+    return f"{len(condition.runs)} run{'' if len(condition.runs) == 1 else 's'} of {size_text}"
 
 
 def unnamed_clusters(data: ReportData) -> str:

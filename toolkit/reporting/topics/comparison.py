@@ -177,6 +177,12 @@ def estimand(data: ReportData) -> str:
     return f"{text} Settings were chosen on part of train with {seeds_text}: the intervals do not cover that choice."
 
 
+MOVED_OUT = (
+    " The 90 % interval decides equivalence alone: where few items differ its end that is farther from 0 is moved out "
+    "by an exact bound, so that it can lie beyond the 95 % one."
+)
+
+
 def comparison_section(data: ReportData, charts: Charts) -> Section | None:
     """The smallest detectable gap, then the difference with its intervals, then every test."""
     if data.comparison.empty:
@@ -203,6 +209,8 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
         "found. "
         f"q is over the {num_claims} score claims of this report. {estimand(data)}"
     )
+    is_moved_out = (table["low90_points"] < table["low_points"]) | (table["high90_points"] > table["high_points"])
+    lead += MOVED_OUT if is_moved_out.any() else ""
     probes = against_probe_block(linear_probes([tables.group for tables in data.details]))
     # Seeds that one side of a pair lacks, and pairs that differ in more than the regime.
     sentences = pair_caveats(data)
