@@ -368,18 +368,27 @@ class _Training:
             self.writer.background.check()  # a full disk ends the run now, and not an epoch later
 
     def _save(self, moment: Moment) -> None:
-        """Save the snapshot, the outputs and the scores of one moment, nothing of one at which a run has diverged."""
-        self.progress.on_moment(moment)
-        started = time.perf_counter()
-        outputs = moment.compute_outputs() if moment.compute_outputs else None
-        self.progress.evaluation_seconds += time.perf_counter() - started
+        """Save the snapshot, the outputs and the scores of one moment."""
         tensors = self.embeddings.values()  # on every process: shards may have to be gathered
+        self.progress.on_moment(moment)
         if self.saver is not None:
             self.saver.save_snapshot(moment, tensors)
             self.progress.on_snapshot(moment, tensors, self.writer)
+        started = time.perf_counter()
+        outputs = self._outputs_of(moment)
+        self.progress.evaluation_seconds += time.perf_counter() - started
         if self.saver is not None and outputs is not None:
             scores = self.saver.save_outputs(moment, outputs)
             self.progress.on_scores(moment.step, self.data.task.score, scores)
+
+    def _outputs_of(self, moment: Moment) -> Mapping[str, Any] | None:
+        """The outputs of a moment, on every process; of a run that has diverged the snapshot is discarded."""
+        try:
+            return moment.compute_outputs() if moment.compute_outputs else None
+        except NonFiniteLossError:
+            if self.saver is not None:
+                self.saver.discard_snapshot(moment)
+            raise
 
     def _finish(self, saver: Saver) -> None:
         """Measure what is measured after training, and write the manifest."""

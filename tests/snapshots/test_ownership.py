@@ -17,7 +17,6 @@ from tests.planted_folder import contents
 from tests.refusals import check_refusals
 from toolkit.config import RunConfig
 from toolkit.reporting.folder import check_out
-from toolkit.snapshots.logs import Exposure
 from toolkit.snapshots.ownership import (
     JOURNAL,
     MANIFEST,
@@ -38,13 +37,13 @@ CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
 
 
 def write_run(path: Path, value: float, *, overwrite: bool = False) -> RunWriter:
-    """A whole run of two snapshots and a model, of which a file is taken away again."""
+    """A whole run of two snapshots and a model, of which one file is taken away again."""
     writer = start_run(path, overwrite=overwrite)
     writer.write_config(RunConfig())
     for epoch in range(2):
         writer.write_snapshot(epoch, epoch, {"LayerNorm.bias": np.full(4, value + epoch, np.float32)})
-    writer.write_exposure(Exposure({}))
-    writer.write_exposure(None)
+    writer.write_snapshot(2, 2, {"LayerNorm.bias": np.zeros(4, np.float32)})
+    writer.discard_snapshot(2, 2)
 
     def write(folder: Path) -> None:
         (folder / "model.safetensors").write_text(str(value))

@@ -23,10 +23,8 @@ from toolkit.snapshots.ownership import PIECE_BYTES, Owned, atomic_path
 from toolkit.snapshots.ownership import of_temporary as of_temporary
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
 
-_DTYPES = {
-    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"},
-    "BF16": "<u2",  # which numpy lacks: the bits, for `widen`
-}
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+_DTYPES |= {"BF16": "<u2"}  # which numpy lacks: the bits, for `widen`
 
 
 def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
@@ -54,10 +52,8 @@ def write_with(
         write(temporary)
 
 
-_WRITTEN = {
-    **{"<u8": "U64", "<i8": "I64", "<f8": "F64", "<f4": "F32", "<u4": "U32", "<i4": "I32", "<f2": "F16"},
-    **{"<u2": "U16", "<i2": "I16", "|i1": "I8", "|u1": "U8", "|b1": "BOOL"},
-}
+_WRITTEN = {"<u8": "U64", "<i8": "I64", "<f8": "F64", "<f4": "F32", "<u4": "U32", "<i4": "I32", "<f2": "F16"}
+_WRITTEN |= {"<u2": "U16", "<i2": "I16", "|i1": "I8", "|u1": "U8", "|b1": "BOOL"}
 """numpy's name of a type to that of the format, in the order in which the library puts tensors."""
 
 

@@ -160,6 +160,11 @@ class OutputFolder(Run):
         return pd.DataFrame(list(lines.values()), columns=None if lines else ["epoch", "step", "split"])
 
     @cached_property
+    def optimizer_log(self) -> None:
+        """Not known."""
+        return
+
+    @cached_property
     def vocabulary(self) -> Vocabulary | None:
         """Of the tokenizer files beside the weights."""
         return self._imported.trajectory.vocabulary

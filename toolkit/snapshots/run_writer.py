@@ -207,9 +207,7 @@ class RunWriter:
         self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
     ) -> Path:
         """Write ``epoch-NNN.safetensors`` (or ``step-NNNNNNNN``); a tensor seen before is named, not stored again."""
-        # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
-        kind = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
-        name = f"{SNAPSHOTS}{kind}.safetensors"
+        name = _snapshot_name(epoch, step, is_epoch_end)
         metadata = {**self.facts, "format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
         stored = {}
         for parameter, tensor in tensors.items():
@@ -221,6 +219,13 @@ class RunWriter:
                 stored[parameter], known[digest] = tensor, name.removeprefix(SNAPSHOTS)
         self._hashes[name] = self._write_tensors(name, stored, metadata)
         return self.path / name
+
+    def discard_snapshot(self, epoch: float, step: int, *, is_epoch_end: bool = True) -> None:
+        """Take the last snapshot away again, in a run that goes no further."""
+        self.background.wait()
+        name = _snapshot_name(epoch, step, is_epoch_end)
+        self._drop(name)
+        self._hashes.pop(name, None)
 
     def moved_parameters(self) -> list[str]:
         """The parameters of which the snapshots so far hold more than one tensor."""
@@ -399,6 +404,13 @@ class RunWriter:
             if name in self._names:
                 remove_file(self.path / name, self._owned)
                 del self._names[name]
+
+
+def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:
+    """A snapshot's file, from the run directory."""
+    # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
+    name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
+    return f"{SNAPSHOTS}{name}.safetensors"
 
 
 def facts_of(position_offset: int, layer_norm_eps: float | None) -> dict[str, str]:

@@ -109,6 +109,10 @@ class Saver:
             warnings.warn(f"{name}: trainable, but exactly as before training: {reason}", stacklevel=2)
         self._trained = [name for name in self._trained if name in moved]
 
+    def discard_snapshot(self, moment: Moment) -> None:
+        """Take the snapshot of a moment away again at which training turns out to have diverged."""
+        self.writer.discard_snapshot(moment.epoch, moment.step, is_epoch_end=moment.is_epoch_end)
+
     def save_outputs(self, moment: Moment, outputs: Mapping[str, NDArray[np.float32]]) -> list[Mapping[str, Any]]:
         """The scores of an epoch end; begin to write them, predictions, exposure and optimizer log."""
         rows = [self._score(moment, split, split_outputs) for split, split_outputs in outputs.items()]
