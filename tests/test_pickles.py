@@ -126,7 +126,7 @@ def good(
     runs = [finetune(replace(config, seed=seed, save_model=True, max_steps=2)).path for seed in (0, 1)]
     for step in (1, 2):
         folder = shutil.copytree(model, root / "trainer" / f"checkpoint-{step}")
-        log = [{"epoch": step, "step": step, "eval_accuracy": 0.5}]
+        log = [{"epoch": k, "step": k, "eval_accuracy": 0.5} for k in range(1, step + 1)]
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "epoch": step, "log_history": log}))
     return {
         "{model}": str(model),
