@@ -10,6 +10,7 @@ from toolkit.comparison.runs import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import distinct, shown_path
 from toolkit.reporting.topics.runs import runs_frame
+from toolkit.snapshots.importers import import_checkpoints
 
 
 def test_regimes_and_seeds_of_one_task_are_one_group(make_run):
@@ -255,6 +256,7 @@ def test_refusals_are_one_line(make_run):
         (alone, lambda: arrange(run)),
         (alone, lambda: arrange(run.path)),
         (alone, lambda: arrange(str(run.path))),
+        (alone, lambda: arrange(import_checkpoints([run.path]))),
     )
 
 

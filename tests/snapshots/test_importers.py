@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from tests.conftest import COMMON, DECODERS, ENCODERS, FAMILY_CONFIGS, OTHERS, SEQ2SEQ, sizes_of
 from tests.refusals import check_refusals, check_refused, refusal_of
+from tests.run_directories import MakeRun
 from tests.snapshots.test_store import write_run
 from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
 from toolkit.models.checkpoints import find_checkpoint
@@ -705,3 +706,11 @@ def test_names_are_short_distinct_and_never_paths(tmp_path: Path, monkeypatch: p
     assert names == ["a/checkpoint-5", "b/checkpoint-5", "b/checkpoint-5 (2)"]
     monkeypatch.chdir(tmp_path / "a" / "checkpoint-5")
     assert [s.name for s in import_checkpoints(["."]).trajectory] == ["checkpoint-5"]
+
+
+def test_an_open_run_is_taken_as_its_path(read_run: MakeRun) -> None:
+    run = read_run()
+    for places in (run, [run], [run.path]):
+        assert [one.name for one in import_checkpoints(places).trajectory] == [
+            one.name for one in import_checkpoints([str(run.path)]).trajectory
+        ]

@@ -480,7 +480,7 @@ class _Opened:
     """What an adapter may call it: the last part of where it lies, and of the name in its config.json."""
 
 
-def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:
+def import_checkpoints(places: Sequence[str | Path | Run], *, resolve: Resolve | None = find_embedded) -> Imported:
     """Open the embedding parameters of checkpoints, in the given order, memory-mapped; nothing else is read.
 
     Parameters
@@ -506,12 +506,12 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
     ValueError
         A place holds no weights that can be read, or the checkpoints cannot be compared.
     """
-    if isinstance(places, str | Path):
-        places = [places]
+    places = [places] if isinstance(places, str | Path | Run) else places
+    paths = [place.path if isinstance(place, Run) else place for place in places]
     found: list[Place] = []
-    for place in places:
-        with reading(place, UNREADABLE, ValueError):
-            found += find_places(place, resolve)
+    for path in paths:
+        with reading(path, UNREADABLE, ValueError):
+            found += find_places(path, resolve)
     if not found:
         raise ValueError("nothing to open: pass run directories, or checkpoints (folders, safetensors files, hub ids)")
     opened: list[_Opened] = []

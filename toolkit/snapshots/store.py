@@ -427,7 +427,7 @@ def trajectory_of(source: Source) -> Trajectory:
 
 def listed(sources: Iterable[T]) -> list[T]:
     """What a function of several runs is given, as a list; ValueError for one alone: a str is a sequence of letters."""
-    if isinstance(sources, str | Path | Run | Trajectory):
+    if isinstance(sources, str | Path | Run | Trajectory) or not isinstance(sources, Iterable):
         alone = sources if isinstance(sources, str | Path) else getattr(sources, "path", type(sources).__name__)
         raise ValueError(f"expected a list of run directories; got {alone} alone: put it in a list")
     return list(sources)
