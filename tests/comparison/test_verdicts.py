@@ -198,6 +198,16 @@ def test_ends_and_what_is_unknown(numbers, expected):
     assert verdict(**numbers).name == expected
 
 
+@pytest.mark.parametrize("null", [(-3, -2), (-1, 1), (2, 3)])
+@pytest.mark.parametrize("interval", [(-1.5, -0.5), (-0.5, 4), (0.5, 1.5), (1.5, 4), (3.5, 4)])
+def test_a_claim_with_a_direction_needs_an_interval_above_0_and_its_null(interval, null):
+    """A null below 0, as of what falls by chance, lets nothing through that is below 0 itself."""
+    (low, high), (null_low, null_high) = interval, null
+    ends = {"low": low, "high": high, "low90": low, "high90": high, "null_low": null_low, "null_high": null_high}
+    found = verdict(**PLAIN | ends | {"side": "above", "q": 0.01}).name
+    assert (found == "supported") == (low > 0 and low > null_high)
+
+
 def test_q_and_the_number_of_claims_are_the_reason():
     found = verdict(**PLAIN, q=0.0612, num_claims=12)
     assert found.name == "not supported"
