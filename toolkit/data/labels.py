@@ -175,8 +175,15 @@ def encode_labels(
     """
     names = None if kind == "targets" else names
     present = {split: _named(split, labels, names) for split, labels in raw.items()}
-    refuse_first({line: True for split, labels in present.items() for line in partly_missing(split, labels)})
-    present = {split: None if rows_without(labels) else labels for split, labels in present.items()}
+    rows_without_label = {split: rows_without(labels) for split, labels in present.items()}
+    refuse_first(
+        {
+            line: True
+            for split, rows in rows_without_label.items()
+            for line in partly_missing(split, rows, present[split])
+        }
+    )
+    present = {split: None if rows_without_label[split] else labels for split, labels in present.items()}
     train = present["train"] or []
     for split, labels in present.items():
         if kind == "auto" and split != "train" and labels and set(labels) <= set(MARKS) - set(train):
@@ -382,11 +389,11 @@ def rows_without(labels: list[object] | None) -> list[int]:
     return [i for i, label in enumerate(labels or ()) if pd.isna(label) or not str(label).strip()]
 
 
-def partly_missing(split: str, labels: list[object] | None) -> list[str]:
-    """What to say of a split where only some labels are missing; nothing of one with all, or without any."""
-    missing = [str(i + 1) for i in rows_without(labels)]
-    is_part = 0 < len(missing) < len(labels or ())
-    return [f"split {split!r}, row {first_few(missing, SHOWN_ROWS)}: the label is missing"] if is_part else []
+def partly_missing(split: str, rows: Sequence[int], labels: Sequence[object] | None) -> list[str]:
+    """What to say of a split whose ``rows`` alone have no label; nothing of one with all labels, or without any."""
+    is_part = 0 < len(rows) < len(labels or ())
+    rows_text = first_few([str(row + 1) for row in rows], SHOWN_ROWS)
+    return [f"split {split!r}, row {rows_text}: the label is missing"] if is_part else []
 
 
 SHOWN_ROWS = 10

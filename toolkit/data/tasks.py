@@ -26,6 +26,7 @@ from toolkit.data.labels import (
     has_entities,
     hold_out,
     partly_missing,
+    rows_without,
 )
 from toolkit.data.tokens import UNTAGGED, by_example, encode_tags
 from toolkit.naming import cut, first_few, lookup, refuse_first, unknown
@@ -312,7 +313,12 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
     # All at once: who mends a table wants to do it in one go.
     faults = [
         *(line for split_name, split in raw.splits.items() for line in text_faults(split_name, split.texts)),
-        *(line for k, split in raw.splits.items() if not split.words for line in partly_missing(k, split.labels)),
+        *(
+            line
+            for split_name, split in raw.splits.items()
+            if not split.words
+            for line in partly_missing(split_name, rows_without(split.labels), split.labels)
+        ),
     ]
     if faults:
         raise ValueError(f"{'; '.join(faults)}: fill them or drop the rows ({COUNTED})")
@@ -338,6 +344,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
     removed: dict[str, int] | None = {} if config.remove_near_duplicates else None
     _warn_of_repeats(splits, is_train_cleared=removed is not None)
+    _warn_of_several_labels(splits["train"])
     if removed is not None:
         scored = {name: split for name, split in splits.items() if name != "train"}
         splits["train"], removed = remove_near_duplicates(splits["train"], scored)
@@ -370,10 +377,9 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
 
 
 def _warn_of_repeats(splits: Mapping[str, Split], *, is_train_cleared: bool) -> None:
-    """A warning for each scored split of which rows stand in train, unless it is cleared of them, or that is another
-    one, and for texts of train that stand there with several labels."""
-    train = splits["train"]
-    known = set(train.texts)
+    """A warning for each scored split of which rows stand in train, unless that is cleared of them, and for two that
+    are one."""
+    known = set(splits["train"].texts)
     for name, split in splits.items():
         num_repeats = sum(texts in known for texts in split.texts)
         if num_repeats and name != "train" and not is_train_cleared:
@@ -382,11 +388,18 @@ def _warn_of_repeats(splits: Mapping[str, Split], *, is_train_cleared: bool) -> 
     for (name, split), (other_name, other) in combinations(list(splits.items())[1:], 2):
         if split.texts == other.texts:
             warnings.warn(f"the splits {name!r} and {other_name!r} hold the same texts", stacklevel=2)
-    if train.labels is not None and train.words is None:
-        num_labels = Counter(texts for texts, _ in dict.fromkeys(zip(train.texts, train.labels.tolist(), strict=True)))
-        if several := [" | ".join(texts) for texts, number in num_labels.items() if number > 1]:
-            told = f"{len(several):,} texts stand in train with several labels: {cut(several[0], LONGEST)!r}"
-            warnings.warn(f"{told}{' and others' * (len(several) > 1)}", stacklevel=2)
+
+
+def _warn_of_several_labels(train: Split) -> None:
+    """A warning where a text stands in train with several labels."""
+    if train.labels is None or train.words is not None:
+        return
+    labelled_texts = dict.fromkeys(zip(train.texts, train.labels.tolist(), strict=True))  # each once, in their order
+    num_labels = Counter(texts for texts, _ in labelled_texts)
+    if several := [" | ".join(texts) for texts, number in num_labels.items() if number > 1]:
+        others = " and others" if len(several) > 1 else ""
+        told = f"{len(several):,} texts stand in train with several labels: {cut(several[0], LONGEST)!r}{others}"
+        warnings.warn(told, stacklevel=2)
 
 
 def _warn_of_rare_classes(train: Split, label_names: tuple[str, ...]) -> None:

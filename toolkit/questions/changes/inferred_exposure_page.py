@@ -54,6 +54,7 @@ def makers(opened: Opened) -> Makers:
 
 
 USED = "Which words did training use?"
+MOVED = " On average these moved by {} % of their norm, the others by {} %."
 
 
 def answer(computed: Computed) -> Answer | None:
@@ -66,8 +67,7 @@ def answer(computed: Computed) -> Answer | None:
     texts = f" Its longest text had {int(length):,} tokens." if length == length else ""
     of_words = inferred.rows[inferred.rows["parameter"] == TABLES[0]]
     means = (100 * of_words["relative"]).groupby(of_words["exposure"] == EXPOSED).mean()
-    moves = f" On average these moved by {number(means[True])} % of their norm" if means.get(True, 0) > 0 else ""
-    moves += f", the others by {number(means[False])} %." if moves and False in means else "." * bool(moves)
+    moves = MOVED.format(number(means[True]), number(means[False])) if means.notna().sum() == 2 else ""
     verdict = f"{int(record['num_exposed_rows']):,} of {int(record['num_rows']):,} words"
     text = f"Inferred from the weights, without a log.{texts}{moves}"
     return Answer(question=USED, verdict=verdict, text=text, tone="apart")
