@@ -243,18 +243,25 @@ def test_a_training_that_was_cut_short_is_told(folder, tiny_model):
     assert run.doubts[0] in run.recorded["notes"]
 
 
+def silenced(made, path, add):
+    """A copy of a training that logged nothing, and whose head is another one by ``add``."""
+    copy = shutil.copytree(made, path)
+    for state in copy.glob("checkpoint-*/trainer_state.json"):
+        state.write_text(json.dumps(json.loads(state.read_text()) | {"log_history": []}))
+        change(state.parent, HEAD, add=add)
+    return copy
+
+
 def test_one_training_counts_once(made, others, tiny_model, tmp_path):
-    """Copies, whole or cut, are no seeds; trainings that moved no embedding are, as is one that logged nothing."""
-    copies = [shutil.copytree(made, tmp_path / name) for name in ("whole", "cut", "silent")]
-    shutil.rmtree(copies[1] / "checkpoint-4")
-    for path in copies[2].glob("checkpoint-*/trainer_state.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"log_history": []}))
-        change(path.parent, HEAD)
+    """Copies, whole or cut, are no seeds; trainings that moved no embedding are, as are those that logged nothing."""
+    whole, cut = (shutil.copytree(made, tmp_path / name) for name in ("whole", "cut"))
+    shutil.rmtree(cut / "checkpoint-4")
+    silent, other, same = (silenced(made, tmp_path / str(i), add) for i, add in enumerate((1.0, 2.0, 1.0)))
     base = tiny_model("bert")
-    for copy in copies[:2]:
-        runs = [OutputFolder(path, base=base) for path in (copy, made)]
+    for one, another in ((whole, made), (cut, made), (silent, same)):
+        runs = [OutputFolder(path, base=base) for path in (one, another)]
         check_refused("are of one training, which counts once", arrange, runs)
-    assert len(arrange([OutputFolder(path, base=base) for path in (made, *others, copies[2])])) == 1
+    assert len(arrange([OutputFolder(path, base=base) for path in (made, *others, silent, other)])) == 1
 
 
 def test_what_is_passed_in_place_of_a_training_is_answered_with_what_to_pass(made, tmp_path):
