@@ -403,3 +403,33 @@ def test_of_several_processes_one_says_that_they_were_interrupted(
     finally:
         signal.signal(signal.SIGINT, handler)
     assert capsys.readouterr().err.count("interrupted: the same command goes on") == lines
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ["drift", "runs/demos"],
+            ["layers", "runs/demos", "minilm"],
+            ["verify", "runs/demos"],
+            ["trains", "runs/demos"],
+        ),
+        *(["report", "runs/demos", "--out", "x"], ["report", "--from", "runs/demos", "--out", "x"]),
+        ["finetune", "--train-file", "runs/demo.cvs", "--validation-file", "runs/demo.cvs"],
+        ["finetune", "--model", "./runs/demos"],
+    ],
+)
+def test_of_a_mistyped_path_what_is_near_it_is_named(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo.csv").touch()
+    assert re.search(r"\(did you mean 'runs/demo(\.csv)?'\?\)", fail(words, capsys, main))
+    assert "(runs holds demo, demo.csv)" in fail(["report", "runs/x", "--out", "x"], capsys, main)
+
+
+def test_of_a_flag_that_is_given_twice_the_last_one_counts_and_that_is_said() -> None:
+    with pytest.warns(UserWarning, match="^--max-length is given 2 times, and the last one counts$"):
+        config = parse_config(["--max_length", "8", "--test-file", "a=1", "--test-file", "b=2", "--max-length=16"])
+    assert (config.max_length, config.test_file) == (16, ("a=1", "b=2"))

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from toolkit.commands import COMMANDS
 from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_regime
 from toolkit.families import REGIMES
 from toolkit.memory import as_command, collecting_nothing, keep_freed_memory
-from toolkit.naming import lookup, mistyped, visible
+from toolkit.naming import lookup, meant_by, mistyped, visible
 from toolkit.progress import show
 
 USER_ERROR = 2
@@ -149,7 +150,7 @@ def parse_config(args: list[str], prog: str = "finetune.py") -> RunConfig:
     args, path = _take_config(args)
     path = path / "config.json" if path is not None and path.is_dir() else path
     if path is not None and not path.is_file():
-        raise ValueError(f"--config: no file at {path}")
+        raise ValueError(f"--config: no file at {path}{meant_by(path)}")
     default = RunConfig() if path is None else RunConfig.from_json(path.read_bytes(), path)
     default = replace(default, overwrite=False)  # repeating a run must not destroy it unasked
     if default.train_file or default.dataset:
@@ -196,6 +197,9 @@ def _merge_repeated(args: list[str], flag: str) -> list[str]:
 def parse(kind: Any, args: list[str], *, prog: str, **options: Any) -> Any:
     """Parse flags; ValueError, in one line, for an unknown one or any other mistake that tyro finds."""
     _refuse_empty(args)
+    flags = Counter(word.partition("=")[0].replace("_", "-") for word in args if word.startswith("--"))
+    for flag in (flag for flag, count in flags.items() if count > 1 and _reports_errors()):
+        warnings.warn(f"{flag} is given {flags[flag]} times, and the last one counts", stacklevel=2)
     error_output = io.StringIO()
     try:
         with contextlib.redirect_stderr(error_output):

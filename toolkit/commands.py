@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from toolkit.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
-from toolkit.naming import refuse_first
+from toolkit.naming import meant_by, refuse_first
 from toolkit.progress import show
 from toolkit.questions import load_questions
 from toolkit.studies.executors import ExecutorOptions
@@ -243,7 +243,7 @@ class VerifyCommand:
 
         faults = {
             f"{directory} is a file, not a folder: pass a run directory or a report's folder": directory.is_file(),
-            f"no run directory and no report at {directory}": not directory.exists(),
+            f"no run directory and no report at {directory}{meant_by(directory)}": not directory.exists(),
         }
         refuse_first(faults)
         try:

@@ -232,6 +232,23 @@ def near(name: str, choices: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*sorted(holding, key=len)[:1], *close]))[:3]
 
 
+def meant_by(path: str | Path) -> str:
+    """Of a path where nothing is, what may be meant: what is like the first part of it that is not there, or what its
+    folder holds; empty where nothing tells."""
+    place = Path(path).expanduser()
+    folder = next((parent for parent in place.parents if parent.is_dir()), place)
+    if place.exists() or folder == place:
+        return ""
+    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    for name in get_close_matches(place.relative_to(folder).parts[0], names, n=1, cutoff=ALIKE):
+        return f" (did you mean {cut(str(folder / name))!r}?)"
+    return f" ({folder} holds {first_few(names)})" if names and folder != Path() else ""
+
+
+ALIKE = 0.7
+"""Least similarity of a file's name to one that is not there: of all files of a folder some are a little like it."""
+
+
 MOST_UP = 2
 """Folders that a command's path goes up at most."""
 

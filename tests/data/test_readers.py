@@ -797,5 +797,7 @@ def test_repeats_that_make_a_score_doubtful_are_told(tmp_path: Path) -> None:
     assert len(told(rows, rows[:12], max_train_examples=10)) == 1
     (line,) = told([*rows, (TEXTS[0], 1), (TEXTS[3], 0)], [("new", 0)])
     assert line == "2 texts stand in train with several labels: 'text number 0' and others"
+    (line,) = told([*rows, rows[0], rows[0]], [("new", 0), ("other", 1)])
+    assert line == f"2 of {len(rows) + 2} rows of train are an earlier one again, with its label"
     (line,) = told(rows, [("new", 0), ("other", 1)], test_file=(f"test={again}",))
     assert line == "the splits 'validation' and 'test' hold the same texts"

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 
 import pandas as pd
@@ -102,7 +103,7 @@ LEVELS = LONG.assign(percent_sd=0.01).pivot(index="parameter", columns="epoch", 
         (PIVOT, {}, ["parameter & 0 & 0.5", "a & $0$ & $0.123$", "b & $0$ & ---"]),
         (LEVELS, {}, ["parameter & 0 & 0.5", r"a & $0$ & 0.123 $\pm$ 0.010", "b & $0$ & ---"]),
         (LEVELS, {"columns": [("percent", 0.5), "parameter"]}, ["percent, 0.5 & parameter", "$0.123$ & a"]),
-        (LEVELS, {"columns": ["percent 0.5", "percent_sd 0.5"]}, ["percent, 0.5", r"0.123 $\pm$ 0.010"]),
+        (LEVELS[:1], {"columns": ["percent 0.5", "percent_sd 0.5"]}, ["percent, 0.5", r"0.123 $\pm$ 0.010"]),
         (
             LONG.groupby("parameter").agg({"percent": ["min", "max"]}),
             {},
@@ -147,6 +148,19 @@ def test_the_drift_table_has_a_line_per_condition_and_all_that_is_frozen_in_one(
     assert "resizebox" not in text
     assert "seeds: 2" in text
     assert r"full fine-tuning & word\_embeddings" in latex.export_table(table, columns=["condition", "parameter"])
+
+
+def test_lines_that_columns_leave_alike_are_told_with_what_would_tell_them_apart():
+    table = pd.DataFrame({"condition": ["a", "b"], "task": "t", "seed": 0, "percent": [1.0, 1.0]})
+    for columns in ("percent", ["task", "percent"]):
+        with pytest.warns(UserWarning, match="lines look alike that condition would tell apart: add it to columns"):
+            latex.export_table(table, columns=columns)
+    with pytest.warns(UserWarning, match="that seed would tell"):
+        latex.export_table(pd.DataFrame({"seed": [0, 1], "percent": [1.0, 2.0]}), columns=["percent"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        latex.export_table(table, columns=["condition", "percent"])
+        latex.export_table(table[:1], columns=["percent"])
 
 
 def body_of(text):

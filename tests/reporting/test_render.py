@@ -38,8 +38,15 @@ def elements():
 
 def test_every_part_is_on_the_page(elements):
     parts = ["Does it matter?", "undecided", "0.812", "Scores", "Words", "How to repeat it", "1,000"]
-    parts += ["+2.0 (95 %: -1.0 to +5.0)", "undefined"]  # the NaN of the table
+    parts += ["+2.0 (95\u00a0%: -1.0 to +5.0)", "undefined"]  # the NaN of the table
     assert [part for part in parts if part not in elements.text] == []
+
+
+def test_a_line_ends_before_a_number_and_not_before_its_percent_sign_and_commands_are_copied_as_they_are():
+    page = Page(title="1.3 % of 5 %", commands="report --title '5 % more'")
+    text = Elements(render_page(page)).text
+    assert "1.3\u00a0% of 5\u00a0%" in text
+    assert "--title '5 % more'" in text
 
 
 def test_smallest_page():

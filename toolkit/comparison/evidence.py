@@ -26,7 +26,7 @@ from toolkit.comparison.conditions import Group, arrange_reported
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import CARDS, load_cards
 from toolkit.config import RunConfig
-from toolkit.naming import OtherFormatError, check_format, parse_object, read_json, reading, refuse_first
+from toolkit.naming import OtherFormatError, check_format, meant_by, parse_object, read_json, reading, refuse_first
 from toolkit.snapshots import files
 from toolkit.snapshots.csv_tables import csv_of, unquoted
 from toolkit.snapshots.ownership import FORMAT as LIST_FORMAT
@@ -294,7 +294,7 @@ def _check_files_exist(folder: str | Path, names: Iterable[str]) -> None:
     place, page = Path(folder) / FOLDER, Path(folder) / "report.md"
     missing = [f"{FOLDER}/{name}" for name in names if not (place / name).is_file()]
     faults = {
-        f"no report at {folder}": not Path(folder).is_dir(),
+        f"no report at {folder}{meant_by(folder)}": not Path(folder).is_dir(),
         f"{folder} is a run and no report: `report {folder} --out FOLDER` makes one, and FOLDER is what to pass": (
             (Path(folder) / MANIFEST).is_file() or checkpoints_in(Path(folder))
         ),

@@ -21,7 +21,7 @@ import pandas as pd
 from toolkit.data.labels import FLOAT, RawSplit, RawTask, hold_out, joined, labels_of, plain_text
 from toolkit.data.tokens import is_list, read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import first_few, lookup, reading, reason_of, refuse_first, unknown
+from toolkit.naming import first_few, lookup, meant_by, reading, reason_of, refuse_first, unknown
 from toolkit.snapshots.files import check_content
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence")
@@ -260,7 +260,9 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"{path} is a folder: pass a data file ({', '.join(KINDS)}), or one that save_to_disk wrote")
     if not path.is_file():
-        hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
+        hint = meant_by(path) or (
+            "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
+        )
         raise ValueError(f"no file at {path}{hint}")
     lookup(dict.fromkeys(KINDS), kind_of(path), "kind of data file")
     check_content(path)

@@ -190,6 +190,8 @@ def _read_builtin(task: BuiltinTask) -> RawTask:
 
 HALF = re.compile("[\ud800-\udfff]")
 """Half a character, which JSON can escape alone and no file can hold."""
+REPEATED_SHARE = 0.01
+"""Of the rows of train: where more of them repeat an earlier one, that is said."""
 RARE = 5
 """With fewer training examples a class is said to be rare."""
 
@@ -344,7 +346,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
     removed: dict[str, int] | None = {} if config.remove_near_duplicates else None
     _warn_of_repeats(splits, is_train_cleared=removed is not None)
-    _warn_of_several_labels(splits["train"])
+    _warn_of_repeats_in_train(splits["train"])
     if removed is not None:
         scored = {name: split for name, split in splits.items() if name != "train"}
         splits["train"], removed = remove_near_duplicates(splits["train"], scored)
@@ -390,11 +392,15 @@ def _warn_of_repeats(splits: Mapping[str, Split], *, is_train_cleared: bool) -> 
             warnings.warn(f"the splits {name!r} and {other_name!r} hold the same texts", stacklevel=2)
 
 
-def _warn_of_several_labels(train: Split) -> None:
-    """A warning where a text stands in train with several labels."""
+def _warn_of_repeats_in_train(train: Split) -> None:
+    """A warning where rows of train stand there twice, and where a text does with several labels."""
     if train.labels is None or train.words is not None:
         return
     labelled_texts = dict.fromkeys(zip(train.texts, train.labels.tolist(), strict=True))  # each once, in their order
+    num_repeats = len(train) - len(labelled_texts)
+    if num_repeats > REPEATED_SHARE * len(train):
+        told = f"{num_repeats:,} of {len(train):,} rows of train are an earlier one again, with its label"
+        warnings.warn(told, stacklevel=2)
     num_labels = Counter(texts for texts, _ in labelled_texts)
     if several := [" | ".join(texts) for texts, number in num_labels.items() if number > 1]:
         others = " and others" if len(several) > 1 else ""

@@ -12,7 +12,7 @@ from torch import nn
 
 from toolkit.families import FAMILIES, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import first_few, is_failure, read_object, reason_of, unknown
+from toolkit.naming import first_few, is_failure, meant_by, read_object, reason_of, unknown
 from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.files import read_header
@@ -276,7 +276,9 @@ class Source:
         """One line on what cannot be read: why, and what to pass instead."""
         reason = reason_of(error)
         if self.is_hub and not is_hub_reachable():
-            reason = f"it is not a folder, it is not in the local cache, and {unreachable_hub()}"
+            reason = (
+                f"it is not a folder{meant_by(self.location)}, it is not in the local cache, and {unreachable_hub()}"
+            )
         if self.is_hub and "/" not in self.name:
             return f"{unknown(self.name, 'model', (EMBEDDED,))}, a local folder or a hub id; {reason}"
         instead = f"; pass {EMBEDDED} (embedded, offline) or a local folder" if self.is_hub else ""
@@ -318,5 +320,7 @@ def find_checkpoint(name: str) -> Source:
         )
     location, _, revision = name.partition("@")
     if not location or location.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith(".safetensors"):
-        raise ValueError(f"no folder at {name!r}; pass {EMBEDDED}, a hub id such as owner/name, or a local folder")
+        raise ValueError(
+            f"no folder at {name!r}{meant_by(name)}; pass {EMBEDDED}, a hub id such as owner/name, or a local folder"
+        )
     return Source(name, location, revision or None, is_hub=True)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from toolkit.config import RunConfig
 from toolkit.models.classifier import Loaded
-from toolkit.naming import first_few, reading
+from toolkit.naming import first_few, meant_by, reading
 from toolkit.snapshots.files import sha256_of_file
 
 MOST_NAMED = 5
@@ -24,7 +24,7 @@ def read_tokens(path: str | Path) -> tuple[str, ...]:
     """The tokens of a text file, one a line; ValueError for a file or a line without one, and for a repeated one."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"no file at {path}: --add-tokens names a text file with one token a line")
+        raise ValueError(f"no file at {path}{meant_by(path)}: --add-tokens names a text file with one token a line")
     with reading(path, remedy="--add-tokens names a text file, in UTF-8, with one token a line"):
         lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     if lines == [""]:

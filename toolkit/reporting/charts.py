@@ -305,7 +305,7 @@ class LogAxis:
     def axis(self, **options: Any) -> Any:
         """Altair's axis, with ``exactly 0`` beside the floors; ``options`` are those of ``altair.Axis``."""
         ticks = log_ticks(self.low, self.high)
-        look = {"format": "~g", "grid": True, "labelOverlap": "greedy", "labelSeparation": 4}
+        look = {"format": "~g", "labelOverlap": "greedy", "labelSeparation": 4}
         if self.floors:
             ticks.insert(0, math.sqrt(self.low * self.bottom))  # amid the floors, for their label
             look["labelExpr"] = f"datum.value < {self.low} ? 'exactly 0' : datum.label"

@@ -34,7 +34,7 @@ SCRIPTS = ("page.js", "page_charts.js")
 def render_page(page: Page) -> str:
     """The text of index.html. ValueError for ids or figure names that stand twice, or no SVG where one should be."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     _check_ids(page)
     folder = Path(__file__).parent / "templates"
@@ -42,10 +42,11 @@ def render_page(page: Page) -> str:
         loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: visible(value) if type(value) is str else value,
+        finalize=lambda value: _unbroken(visible(value)) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["to_copy"] = lambda text: escape(visible(text))
     head = (folder / "page_head.js").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     has_charts = bool(charts_of(page))
@@ -75,6 +76,11 @@ def render_page(page: Page) -> str:
             for section in page.sections
         ],
     )
+
+
+def _unbroken(text: str) -> str:
+    """A text in which no line ends between a number and its %."""
+    return re.sub(r"(?<=\d) (?=%)", "\u00a0", text)
 
 
 def _check_ids(page: Page) -> None:

@@ -3,12 +3,14 @@
 import re
 import textwrap
 import unicodedata
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from toolkit.naming import lookup, refuse_first
 from toolkit.reporting.cells import ABSENT, Column, is_number, listing, number, p_value, text_of
@@ -263,6 +265,7 @@ def export_table(
         names = [columns] if isinstance(columns, str) else columns
         positions = [lookup(position_by_name, _name(name), "column") for name in names]
         refuse_first({"columns names none: pass those to show, or None for all": not positions})
+        _warn_of_lines_alike(table, positions)
     # Column to that of its standard deviation, which then has no column of its own.
     spreads = {i: keys.index(_spread(keys[i])) for i in positions if _spread(keys[i]) in keys}
     spreads = {i: spread for i, spread in spreads.items() if spread in positions}
@@ -276,6 +279,21 @@ def export_table(
     ]
     rows = tuple(zip(*texts_of_columns, strict=True))
     return booktabs(Shown(tuple(header), rows, f"{caption}{caption_end}".strip(", ")), label)
+
+
+def _warn_of_lines_alike(table: pd.DataFrame, positions: Sequence[int]) -> None:
+    """A warning where no text among the columns at some positions tells lines apart that another one would."""
+    cells = table.astype(str).set_axis(range(table.shape[1]), axis=1)
+    texts = [i for i in cells if not is_numeric_dtype(table.iloc[:, i]) or table.columns[i] in ("seed", "epoch")]
+    shown, hidden = ([i for i in texts if (i in positions) == is_shown] for is_shown in (True, False))
+    counts = cells.groupby(shown or np.zeros(len(cells)))[hidden].nunique()
+    if telling := [_name(table.columns[i]) for i in hidden if counts[i].max() > 1]:
+        names = " or ".join(telling[:MOST_TELLING])
+        warnings.warn(f"lines look alike that {names} would tell apart: add it to columns", stacklevel=3)
+
+
+MOST_TELLING = 3
+"""Columns that tell lines apart of which a warning names the first."""
 
 
 PERCENT = "in % of the norm before (0: not one bit changed)"

@@ -13,7 +13,7 @@ import pandas as pd
 
 from toolkit.comparison.conditions import differences_beside_seed
 from toolkit.comparison.runs import read_reported
-from toolkit.naming import names_of, read_object, refuse_first, shown_path
+from toolkit.naming import meant_by, names_of, read_object, refuse_first, shown_path
 from toolkit.progress import counted
 from toolkit.reporting.cells import listing
 from toolkit.reporting.page import Answer, Section, Tile
@@ -98,7 +98,7 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
     for place in places:
         path = place.path if isinstance(place, Run) else Path(place)
         if not path.exists():
-            raise ValueError(f"no run directory at {path}")
+            raise ValueError(f"no run directory at {path}{meant_by(path)}")
         run = with_base([place], base)[0] if isinstance(place, Run) else run_at(path, base)
         reason = _what_instead(path) if run is None else _reason_against(run)
         if run is None or reason:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, ModelFamily, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import Described, first_few, read_json, reading, reason_of
+from toolkit.naming import Described, first_few, meant_by, read_json, reading, reason_of
 from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, check_base, open_adapter
 from toolkit.snapshots.files import NamedTensors, WidenedRows, check_content, read_header
 from toolkit.snapshots.snapshot import (
@@ -204,7 +204,9 @@ def find_places(place: str | Path, resolve: Resolve | None = None) -> list[Place
         return _of_pattern(path, text)
     match = HUB_ID.fullmatch(text)
     if match is None or path.suffix == ".safetensors":  # which is a file's name: no hub need be asked
-        raise ValueError(f"no file or folder at {text!r}, and it is not a hub id (owner/name, or owner/name@revision)")
+        raise ValueError(
+            f"no file or folder at {text!r}{meant_by(path)}, and it is no hub id (owner/name, or owner/name@revision)"
+        )
     return [on_hub(text, match["id"], match["revision"])]
 
 
@@ -380,7 +382,8 @@ def on_hub(text: str, location: str, revision: str | None) -> Place:
     is_online = is_hub_reachable()
 
     fetch = cache(partial(_download, text, location, revision, is_online))
-    absent = f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
+    where = f"no file or folder at {text!r}{meant_by(text)}"
+    absent = f"{where}, it is not in the local cache of the hub, and {unreachable_hub()}"
     if not is_online and fetch("config.json") is None and fetch(SINGLE) is None:
         raise ValueError(absent)
     return Place(
@@ -415,7 +418,9 @@ def _download(text: str, location: str, revision: str | None, is_online: bool, n
             raise ValueError(f"cannot fetch {name} of {text!r}: {reason_of(error)}") from None
         return None
     except Exception as error:  # no such repository or revision, no access, a broken connection: many types
-        raise ValueError(f"no file or folder at {text!r}, nor {name} on the hub: {reason_of(error)}") from None
+        raise ValueError(
+            f"no file or folder at {text!r}{meant_by(text)}, nor {name} on the hub: {reason_of(error)}"
+        ) from None
 
 
 UNREADABLE = "is not as its library writes it"

@@ -16,6 +16,7 @@ from toolkit.families import TABLES
 from toolkit.naming import (
     Described,
     OtherFormatError,
+    meant_by,
     parse_object,
     read_object,
     reading,
@@ -374,7 +375,7 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
     """
     path = Path(path)
     if not path.is_dir():
-        raise ValueError(f"no run directory at {path}")
+        raise ValueError(f"no run directory at {path}{meant_by(path)}")
     if not (path / SNAPSHOTS).is_dir() and checkpoints_in(path):
         from toolkit.snapshots.output_folder import OutputFolder  # which stands upon all of this
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from toolkit.comparison.runs import has_score
 from toolkit.config import RunConfig, fields_that, resolve_head_training, run_name
 from toolkit.families import ModelFamily, family_of
-from toolkit.naming import unknown
+from toolkit.naming import meant_by, unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.formats import HEADLINES
@@ -167,7 +167,9 @@ def _data_hashes(config: RunConfig) -> dict[str, str]:
 def _hash_of_file(path: Path) -> str:
     """The sha256 of a data file; ValueError where there is none."""
     if not path.is_file():
-        raise ValueError(f"no file at {path}, which the study names: its first lines may say where the data belong")
+        raise ValueError(
+            f"no file at {path}{meant_by(path)}, which the study names: its first lines may say where the data belong"
+        )
     return _hash_of_version(path, path.stat().st_mtime_ns, path.stat().st_size)
 
 

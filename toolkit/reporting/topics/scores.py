@@ -89,7 +89,8 @@ def _headline_block(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> 
         known_floors["bag of words"] = largest_size(floors).groupby("split")["bag_of_words"].first()
     for name, scores in known_floors.items():
         if scores.notna().any():
-            rows.append([name, "", "", *(number(scores.get(split)) for split in splits)])
+            num_seeds = int(headlines["num_seeds"].max())  # of which it is the mean: each draws examples of its own
+            rows.append([name, num_seeds, "", *(number(scores.get(split)) for split in splits)])
     score = str(headlines["score"].iloc[0]) if len(headlines) else "score"
     hows = {"failed": COLUMNS["num_failed"].meaning}
     return rows_block(["condition", "seeds", "failed", *headings], rows, f"{score} of {title} at the last epoch", hows)
