@@ -63,7 +63,9 @@ class ReportCommand:
             from toolkit.reporting.methods import methods_of
 
             if self.methods is None or self != ReportCommand(methods=self.methods, latex=self.latex):
-                raise ValueError("--methods FOLDER prints a text of a report that there is: --latex alone goes with it")
+                raise ValueError(
+                    "--latex goes with --methods FOLDER, and nothing else does: it prints a text of that report"
+                )
             show(methods_of(self.methods, latex=self.latex))
             return 0
         options = {name: getattr(self, name) for name in ("title", "question", "margin_points", "score", "base")}

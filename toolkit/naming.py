@@ -228,7 +228,7 @@ def near(name: str, choices: Iterable[str]) -> list[str]:
         if meant and choice.lstrip("-").replace("_", "-") == meant.replace("_", "-"):
             return [choice]
     holding = [choice for choice in choices if len(name) > 2 and name in choice]  # cka: debiased_cka rather than svcca
-    close = get_close_matches(name, choices, n=3, cutoff=0.5)
+    close = get_close_matches(name, choices, n=3)
     return list(dict.fromkeys([*sorted(holding, key=len)[:1], *close]))[:3]
 
 

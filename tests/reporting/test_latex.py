@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toolkit
-from tests.refusals import check_refusals
+from tests.refusals import check_refusals, check_refused
 from tests.run_directories import HOSTILE
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import Column
@@ -133,21 +133,72 @@ def test_what_cannot_be_exported_is_said_in_one_line():
     )
 
 
-def test_the_drift_table_has_a_line_per_condition_and_all_that_is_frozen_in_one(read_run):
+def test_the_drift_table_has_a_line_per_condition_whichever_columns_are_named(read_run):
     regimes = ("none", "embeddings", "backbone", "position_embeddings")
     table = toolkit.drift_table([read_run(regime, seed) for regime in regimes for seed in range(2)])
     text = latex.export_table(table, caption="Drift")
     body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0].strip().splitlines()
     assert [line.split(" & ")[0] for line in body] == [
-        "full fine-tuning", "embeddings frozen and feature extraction", r"position\_\allowbreak{}embeddings (frozen)"
+        "full fine-tuning", "embeddings frozen", r"position\_\allowbreak{}embeddings (frozen)", "feature extraction"
     ]  # fmt: skip
-    assert body[1].split(" & ", 1)[1] == r"$0$ & $0$ & $0$ & $0$ & $0$ \\"
+    assert {line.split(" & ", 1)[1] for line in (body[1], body[3])} == {r"$0$ & $0$ & $0$ & $0$ & $0$ \\"}
     assert body[2].split(" & ")[2] == "$0$"
     for line in table[table["condition"] == "full fine-tuning"].to_dict("records"):
         assert rf"{line['drift_percent']:#.3g} $\pm$ " in body[0]
     assert "resizebox" not in text
     assert "seeds: 2" in text
     assert r"full fine-tuning & word\_embeddings" in latex.export_table(table, columns=["condition", "parameter"])
+    chosen = body_of(latex.export_table(table, columns=["condition", "LayerNorm.bias", "word_embeddings"], decimals=4))
+    assert chosen[1::2] == [["embeddings frozen", "$0$", r"$0$ \\"], ["feature extraction", "$0$", r"$0$ \\"]]
+    of_bias = table.query("condition == 'full fine-tuning' and parameter == 'LayerNorm.bias'").iloc[0]
+    assert chosen[0][1] == rf"{of_bias['drift_percent']:.4f} $\pm$ {of_bias['drift_percent_sd']:.4f}"
+
+
+def test_a_comparison_is_exported_with_its_interval_and_the_words_of_pages(read_run):
+    table = toolkit.compare([read_run(regime, seed) for regime in ("none", "embeddings") for seed in range(2)])
+    text = latex.export_table(table, width="both columns")
+    assert text.startswith("\\begin{table*}\n")
+    assert text.endswith("\\end{table*}\n")
+    assert len(body_of(text)) == len(table)
+    row = table.iloc[0]
+    (first, *_) = body_of(latex.export_table(table, columns=["pair", "interval", "split"]))
+    assert first[0] == f"{row['first']} minus {row['second']}"
+    assert first[1].replace("$-$", "-") == f"{row['low_points']:+.2f} to {row['high_points']:+.2f}"
+    assert "under-powered" not in latex.export_table(table.assign(verdict="under-powered"), columns=["pair", "verdict"])
+
+
+def test_of_runs_a_line_per_condition_has_score_difference_verdict_and_drift(read_run):
+    runs = [read_run(regime, seed) for regime in ("none", "embeddings", "backbone") for seed in range(3)]
+    paths = [run.path for run in runs]
+    lines = body_of(latex.export_table(paths, width="both columns"))
+    drift, scores, compared = toolkit.drift_table(runs), toolkit.summarise_scores(runs), toolkit.compare(runs)
+    assert [line[0] for line in lines] == ["full fine-tuning", "embeddings frozen", "feature extraction"]
+    is_headline = scores["is_headline"] & scores["is_reported_split"]
+    of_words = drift[drift["parameter"] == "word_embeddings"].set_index("condition")
+    for line in lines:
+        (score,) = scores[is_headline & (scores["condition"] == line[0])].to_dict("records")
+        assert line[1].startswith(f"{score['mean']:#.3g}")
+        words = of_words.loc[line[0]]
+        assert line[5].startswith(f"{words['drift_percent']:#.3g}" if words["drift_percent"] else "$0$")
+    assert lines[0][2:5] == ["---"] * 3
+    (record,) = compared.query("second == 'feature extraction' and is_headline and is_reported_split").to_dict(
+        "records"
+    )
+    (chosen,) = body_of(latex.export_table(runs, columns=["condition", "difference", "interval"], decimals=1))[2:]
+    assert chosen[1] == f"${-record['difference_points']:+.2f}$"
+    shown_interval = chosen[2].removesuffix(r" \\").replace("$-$", "-")
+    assert shown_interval == f"{-record['high_points']:+.2f} to {-record['low_points']:+.2f}"
+    text = latex.export_table(runs[0])
+    assert (len(body_of(text)), r"\caption{With the drift of each parameter in" in text) == (1, True)
+
+
+def test_a_table_for_a_narrow_column_is_set_smaller_and_shrunk_before_anything_overlaps():
+    table = pd.DataFrame({f"name {i}": ["a text of some length", "b"] for i in range(6)})
+    assert "resizebox" not in latex.export_table(table)
+    assert r"\resizebox{\linewidth}" in latex.export_table(table, width="column")
+    check_refused(
+        "unknown width 'narrow'; choose from: text, column, both columns", latex.export_table, table, width="narrow"
+    )
 
 
 def test_lines_that_columns_leave_alike_are_told_with_what_would_tell_them_apart():
@@ -188,12 +239,13 @@ def test_groups_of_one_model_and_task_stay_apart(make_run):
     expected = [
         ["toy", "embeddings frozen", "$0$"],
         ["toy", "full fine-tuning", f"${moved.iloc[0]}$"],
-        ["toy (2)", "embeddings frozen and feature extraction", "$0$"],
+        ["toy (2)", "embeddings frozen", "$0$"],
+        ["toy (2)", "feature extraction", "$0$"],
         ["toy (2)", "full fine-tuning", f"${moved.iloc[1]}$"],
         ["toy (2)", "position_embeddings (frozen)", f"${moved.iloc[2]}$"],
     ]
     assert [name for name, text in texts.items() if sorted(line[:3] for line in body_of(text)) != expected] == []
-    assert len(body_of(latex.export_table(table.sort_values("condition", kind="stable", ignore_index=True)))) == 5
+    assert len(body_of(latex.export_table(table.sort_values("condition", kind="stable", ignore_index=True)))) == 6
 
 
 @pytest.mark.parametrize(
@@ -207,6 +259,9 @@ def test_groups_of_one_model_and_task_stay_apart(make_run):
         (latex.cell, "30,522", "$30{,}522$"),
         (latex.cell, "1.20e-05", r"$1.20 \times 10^{-5}$"),
         (latex.cell, "0.875 ± 0.003", r"0.875 $\pm$ 0.003"),
+        (latex.cell, "0.875 ± 3.1e-05", r"0.875 $\pm$ $3.1 \times 10^{-5}$"),
+        (latex.cell, "-3.54 to +2.20", "$-$3.54 to +2.20"),
+        (latex.cell, "all-MiniLM-L6-v2, 1-2", "all-MiniLM-L6-v2, 1-2"),
     ],
 )
 def test_what_can_be_printed_is_kept_and_numbers_are_mathematics(written, text, expected):

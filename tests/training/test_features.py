@@ -274,7 +274,11 @@ def test_labels_that_carry_nothing_stop_early_and_leave_a_run(tiny_config, tmp_p
 
 def test_the_screen_says_how_the_head_was_trained_and_how_far_it_is_from_the_probe(tiny_config, tmp_path, capsys):
     stopped = {"head_training": "early-stopping"}
-    ways = {"best at epoch": stopped | {"head": "mlp"}, "convex, strength": stopped, "epochs of training: 2": {}}
+    ways = {
+        "best at epoch": stopped | {"head": "mlp"},
+        "linear, fitted by cross-validation": stopped,
+        "epochs of training: 2": {},
+    }
     for told, own in ways.items():
         finished = run(replace(tiny_config, freeze="backbone", **own), tmp_path)
         shown = " ".join(capsys.readouterr().out.split())

@@ -449,7 +449,8 @@ def statistics(values: Iterable[float]) -> dict[str, float]:
         return dict.fromkeys(STATISTICS, np.nan)
     return {
         "mean": float(defined.mean()),
-        "sd": float(defined.std(ddof=1)) if len(defined) > 1 else np.nan,
+        # Of equal values exactly 0, where the sum of squares would be what rounding left of their mean.
+        "sd": float(defined.std(ddof=1) if np.ptp(defined) else 0) if len(defined) > 1 else np.nan,
         "median": float(np.median(defined)),
         "min": float(defined.min()),
         "max": float(defined.max()),

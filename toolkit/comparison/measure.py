@@ -29,6 +29,8 @@ from toolkit.progress import counted
 from toolkit.snapshots.store import RECORDED, Run
 
 OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "tied", "num_parameters", "num_trainable")
+OF_HEAD = ("mode", "chosen", "epochs", "num_held_out")
+"""What is kept of how the head of a frozen backbone was trained, beside the strength of a convex one."""
 PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "cost", "versions")
 PARTS += ("added_tokens", "git_commit", "devices", "num_processes", "num_threads", "precision")
 OF_RECORDING = ("problems", "begins_after_steps")
@@ -359,7 +361,9 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
         or proof.get("before") != proof.get("after")
     }
     # The losses that led to the head that was chosen would be most of the file.
-    parts |= {"head_training": {"chosen": run.part("head_training").get("chosen")}} if run.part("head_training") else {}
+    if head := run.part("head_training"):
+        strength = (head.get("convex") or {}).get("strength")
+        parts["head_training"] = {name: head.get(name) for name in OF_HEAD} | {"strength": strength}
     parts |= {
         "model": {"name": run.model, **model_facts},
         "regime": {"label": run.regime},

@@ -167,7 +167,8 @@ def _legend(names: Sequence[str], title: str | None, options: Mapping[str, Any])
     """A legend in as many columns as names of this length have room for."""
     longest = max(map(len, names), default=0)  # letters, of which 32 fit into a third of the width, 50 into half
     columns = 3 if longest <= 32 else 2 if longest <= 50 else 1
-    return altair.Legend(title=title, **({"columns": columns, "labelLimit": WIDTH // columns - 40} | dict(options)))
+    fewer = {} if columns == 3 else {"columns": columns}  # 3 are the theme's, which configure_legend may change
+    return altair.Legend(title=title, **({"labelLimit": WIDTH // columns - 40} | fewer | dict(options)))
 
 
 def dash(field: str, values: Iterable[str]) -> Any:

@@ -1,8 +1,9 @@
 """The paragraphs on methods that a paper needs, from the evidence of a report alone."""
 
-import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,10 +15,11 @@ from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.summaries import splits_of
 from toolkit.comparison.verdicts import LEAST_SEEDS
 from toolkit.reporting.cells import NOT_APPLICABLE, listing, span, spoken
-from toolkit.reporting.render_latex import cell, escape
+from toolkit.reporting.render_latex import prose
 from toolkit.reporting.topics.caveats import covered, headline
 from toolkit.reporting.topics.recordings import start_of
 from toolkit.reporting.topics.runs import NOT_KEPT, NOT_KNOWN, SETTINGS, UNKNOWN, runs_frame
+from toolkit.snapshots.tokenizer_files import EMBEDDED
 
 MOST_VALUES = 3
 """Values of a setting that are named with their conditions."""
@@ -39,8 +41,17 @@ TRAINER_ARGUMENTS = {"optimizer": "optim", "max_gradient_norm": "max_grad_norm"}
 """Field of a config to what a Trainer's arguments call it, where that is another name."""
 
 GROUP = (
-    "{model} was fine-tuned on {tasks} under {conditions}, with {seeds}: {runs}{failed}. Settings: {settings}.{unknown}"
-    " Scores at the last epoch: {scores}."
+    "{model} was trained on {tasks} under {conditions}, with {seeds}: {runs}{failed}. Settings: {settings}.{heads}"
+    "{unknown} Scores at the last epoch: {scores}."
+)
+HEADS = " Of {conditions} the backbone was frozen, and the head on its features was {heads}."
+CONVEX = (
+    "in {num} of {of} runs a linear one without these settings of training, with an L2 penalty by cross-validation "
+    "within train (inverse strengths: {strengths})"
+)
+TRAINED = (
+    "in {num} of {of} runs trained until the loss on {num_held_out} examples held out of train stopped falling, and "
+    "kept as it was where that was least (epochs: {epochs})"
 )
 DRIFT = (
     "The embedding parameters were kept {when}. Their drift is the Frobenius norm of the change since {start}, in % of "
@@ -50,18 +61,18 @@ KEPT_BEFORE, KEPT_LATER = "before training and during it", "during training, and
 """When a run kept them that began before its first step, and one that did not."""
 COMPARED = (
     "Conditions were compared ({count}), paired by {pairing}, and item by item where the answers are known. "
-    "Intervals of {level} % are Student's t over {over}; over seeds and items both, their variance is that of a "
-    "two-way random-effects table, with Satterthwaite's degrees of freedom.{family} A difference is "
+    "Intervals of {level} % (Student's t) cover {over}: for seeds and items together the variance is that of a two-way "
+    "random-effects model, with Satterthwaite's degrees of freedom.{family} A difference is "
     "claimed with at least {least} seeds, an interval without 0 and q < {alpha}; "
     "conditions count as equivalent where the {equal} % interval (two one-sided tests) lies within ±{margin}.{bound}"
 )
 FAMILY = (
-    " The p values of such differences share what all of them say of the spread between seeds; q is the false "
-    "discovery rate of Benjamini and Hochberg over {num_tests}."
+    " For p values the variance between seeds is moderated over all of these differences (empirical Bayes, as after "
+    "Smyth 2004); q is the false discovery rate of Benjamini and Hochberg over {num_tests}."
 )
 EXACT = (
-    " Where few items differ, the ends of that interval are those of Clopper and Pearson's exact bound, and of a score "
-    "test after Tango, where these lie beyond Student's t."
+    " Where few items differ, the {equal} % interval reaches to the exact bound of Clopper and Pearson and to that of "
+    "a score test after Tango, where these lie beyond it."
 )
 WITHOUT_INTERVALS = (
     "Conditions were compared ({count}), paired by {pairing}, as differences of their means: too few seeds, or no "
@@ -69,6 +80,8 @@ WITHOUT_INTERVALS = (
 )
 ALONE = "Conditions were not compared."
 VERSIONS = "Software: {versions}. Hardware: {devices}."
+PUBLISHED = {EMBEDDED: f"{EMBEDDED} (sentence-transformers/all-MiniLM-L6-v2)"}
+"""Name of a model here to that under which it is published."""
 PACKAGE = "embedding-drift-toolkit"
 CITED = "Analysed with the Embedding drift toolkit{own} (the embedding drift toolkit authors, Apache-2.0)."
 
@@ -84,14 +97,13 @@ def methods_of(folder: str | Path, *, latex: bool = False) -> str:
     --------
     >>> report = toolkit.write_report(runs, "my_report")
     >>> print(toolkit.methods_of("my_report").split(", with")[0])
-    tiny was fine-tuned on toy (100 training examples) under full fine-tuning and embeddings frozen
+    tiny was trained on toy (100 training examples) under full fine-tuning and embeddings frozen
     """
     check_evidence(folder)
     with making(folder):
         paragraphs = paragraphs_of(ReportData(read_evidence(folder)))
     if latex:
-        numbers = r"(?<![\w.])\d[\d.]*e[+-]\d+"
-        paragraphs = [re.sub(numbers, lambda match: cell(match[0]), escape(text)) for text in paragraphs]
+        paragraphs = list(map(prose, paragraphs))
     return "\n\n".join(paragraphs)
 
 
@@ -133,7 +145,7 @@ def _compared_text(data: ReportData) -> str:
     return COMPARED.format(
         count=count,
         pairing=pairing,
-        bound=EXACT if headlines["num_units"].notna().any() else "",
+        bound=EXACT.format(equal=f"{100 * EQUIVALENCE_LEVEL:g}") if headlines["num_units"].notna().any() else "",
         level=f"{100 * data.settings.level:g}",
         over=covered(headlines),
         family=FAMILY.format(num_tests=_count(num_tests, "difference")) if num_tests else "",
@@ -176,12 +188,40 @@ def _making_of(group: Group) -> Making:
             known_settings.append(f"{setting} {_values_text(conditions_by_value, is_general=is_general)}")
     are_few = len(conditions) <= MOST_NAMED_CONDITIONS
     return (
-        ("model", group.runs[0].model),
+        ("model", _model_text(group.runs[0])),
         ("conditions", listing(conditions) if are_few else f"{len(conditions)} conditions"),
         ("seeds", _seeds_text(runs_table)),
         ("settings", "; ".join(known_settings)),
+        ("heads", _heads_text(group)),
         ("unknown", f" Not known: {listing(unknown_settings)}." if unknown_settings else ""),
     )
+
+
+def _model_text(run: ReportedRun) -> str:
+    """A model by the name that it is published under, and at which commit of the hub, where either is known."""
+    commit = run.part("model").get("revision")
+    return f"{PUBLISHED.get(run.model, run.model)}{f' (commit {commit})' if commit else ''}"
+
+
+def _heads_text(group: Group) -> str:
+    """How the heads were made that stopped by themselves; nothing without any."""
+    heads_by_condition: dict[str, list[Any]] = {}
+    for condition in group.conditions:
+        for head in (run.part("head_training") for run in condition.runs):
+            if head.get("mode") == "early-stopping":
+                heads_by_condition.setdefault(condition.label, []).append(head)
+    heads = list(chain.from_iterable(heads_by_condition.values()))
+    convex_heads = [head for head in heads if head.get("chosen") == "convex"]
+    trained_heads = [head for head in heads if head not in convex_heads]
+    texts = []
+    if convex_heads:
+        strengths = sorted({head["strength"] for head in convex_heads})
+        inverses = listing([f"{strength:g}" for strength in strengths])
+        texts.append(CONVEX.format(num=len(convex_heads), of=len(heads), strengths=inverses))
+    if trained_heads:
+        num_held_out, epochs = (span(head[name] for head in trained_heads) for name in ("num_held_out", "epochs"))
+        texts.append(TRAINED.format(num=len(trained_heads), of=len(heads), num_held_out=num_held_out, epochs=epochs))
+    return HEADS.format(conditions=listing(list(heads_by_condition)), heads=", ".join(texts)) if heads else ""
 
 
 def _values_text(conditions_by_value: pd.Series, *, is_general: bool) -> str:
@@ -225,7 +265,9 @@ def _paragraph_of(making: Making, groups: Sequence[Group]) -> str:
     for group in groups:
         first_run = group.runs[0]
         sizes = [condition.num_train_examples for condition in group.conditions if condition.num_train_examples]
-        tasks.append(first_run.task + (f" ({span(sizes)} training examples)" if sizes else ""))
+        facts = [Path(file).name for file in [first_run.setting("train_file")] if file]
+        facts += [f"{span(sizes)} training examples"] if sizes else []
+        tasks.append(first_run.task + (f" ({', '.join(facts)})" if facts else ""))
         splits = [f"{split} ({span([first_run.num_items(split)])} items)" for split in splits_of(group)]
         scores += [f"{first_run.score} of {first_run.task} on {listing(splits)}"] if splits else []
     return GROUP.format(

@@ -5,6 +5,10 @@ function names, which may be filtered first; where no score is drawn it may be i
 one panel, which Altair's own methods restyle, its colours by ``configure_range(category=[...])``; with ``panels`` it
 has one for each task, split or parameter, as in a report. Where there is nothing to draw it is empty, and its title
 says why.
+
+``properties(width=...)`` is that of the panel, without its axes; with ``autosize={"type": "fit", "contains":
+"padding"}`` that of the whole figure, where it has one panel: 238 for a paper's column of 3.3 inches, as a pixel of a
+PDF is a point. A font that ``configure(font=...)`` names must be installed: of another one the PDF has no text.
 """
 
 import warnings
@@ -71,8 +75,9 @@ def plot_drift(
 
     ``source``: run, path, several, or :func:`toolkit.measure_drift`'s table, of several runs with the columns ``run``
     and ``regime`` (or ``condition``). A mark is the mean over the seeds, its bar from the least to the greatest; what
-    is exactly 0 stands on the floor. The dotted line is the same number for a re-initialised parameter. ``panels``: all
-    parameters, a panel each. ``regimes``: their order, which gives the colours.
+    is exactly 0 before it moves stands on the floor. Conditions under which nothing moved are not drawn. Where several
+    moved, the dotted line is the same number for a re-initialised parameter. ``panels``: all parameters, a panel each,
+    or, where one condition moved, a line each. ``regimes``: their order, which gives the colours.
 
     Examples
     --------

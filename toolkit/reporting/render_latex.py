@@ -6,17 +6,25 @@ import unicodedata
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from toolkit.comparison.compare import compare
+from toolkit.comparison.conditions import arrange
+from toolkit.comparison.parameter_noise import drift_table_of_groups
+from toolkit.comparison.summaries import summarise_scores
 from toolkit.naming import lookup, refuse_first
-from toolkit.reporting.cells import ABSENT, Column, is_number, listing, number, p_value, text_of
+from toolkit.reporting.cells import ABSENT, Column, interval, is_number, number, p_value, points, text_of
 from toolkit.reporting.page import Shown, heading
+from toolkit.reporting.verdict_words import OPEN_VERDICTS
 from toolkit.schema import COLUMNS
 from toolkit.schema import columns_of as schema_of
+from toolkit.snapshots.output_folder import open_runs
+from toolkit.snapshots.store import Run
 
 PACKAGES = ("booktabs", "tabularx", "graphicx")
 """What a document that inputs one of the tables must load; all are part of every TeX distribution's base."""
@@ -30,8 +38,13 @@ LEAST_WRAPPED_LETTERS = 15
 """Letters of a column whose texts wrap: what it is counted as, and below which it does not wrap."""
 COLUMN_GAP = 3
 """Letters' room between two columns."""
-LETTERS_PER_LINE = 84
-"""Letters in a line of small type."""
+Width = Literal["text", "column", "both columns"]
+WIDTHS: Mapping[str, tuple[int, str]] = {
+    "text": (84, "table"),
+    "column": (42, "table"),
+    "both columns": (84, "table*"),
+}
+"""What a table is laid out for, to the letters of small type in its line and the environment that it stands in."""
 SMALLER_TYPE_GAIN = 1.5
 """Times as many letters are in a line of the smallest type that is read with ease."""
 WRAPPED = r">{\raggedright\arraybackslash}X"
@@ -101,16 +114,21 @@ def _character(character: str) -> str:
     return f"U+{ord(character):04X}"
 
 
+def prose(text: str) -> str:
+    """A text, escaped, with its numbers that have an exponent in mathematics."""
+    return re.sub(r"(?<![\w.])\d[\d.]*e[+-]\d+", lambda match: cell(match[0]), escape(text))
+
+
 def cell(text: str) -> str:
     """A text as a cell, escaped; a number in mathematics, so that its minus is one."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        return escape(text)
+        return prose(re.sub(r"(?<![\w.-])-(?=\d)", "\u2212", text))
     exponent = f" \\times 10^{{{int(match['exponent'])}}}" if match["exponent"] else ""
     return f"${match['sign']}{match['digits'].replace(',', '{,}')}{exponent}$"
 
 
-def booktabs(shown: Shown, label: str) -> str:
+def booktabs(shown: Shown, label: str, width: Width = "text") -> str:
     """A ``table`` with a ``tabular``; several of them where it is long.
 
     Texts of a long line wrap, then the type is smaller, and what does not fit even so shrinks to the width of the text.
@@ -125,7 +143,9 @@ def booktabs(shown: Shown, label: str) -> str:
         max(longest, *map(len, heading_lines)) + COLUMN_GAP
         for longest, heading_lines in zip(longest_cells, headings, strict=True)
     ]
-    column_types, size, begin, end = _layout(widths, ["r" if _is_numeric(texts) else "l" for texts in columns])
+    letters_per_line, environment = WIDTHS[width]
+    column_types = ["r" if _is_numeric(texts) else "l" for texts in columns]
+    column_types, size, begin, end = _layout(widths, column_types, letters_per_line)
     heading_line = " & ".join(map(_stacked, headings, column_types)) + r" \\"
     body_lines = [" & ".join(map(_in_column, row, column_types)) + r" \\" for row in shown.rows]
     lines = []
@@ -133,7 +153,7 @@ def booktabs(shown: Shown, label: str) -> str:
         is_continued = first_line > 0
         label_text = "" if is_continued else rf"\label{{tab:{label}}}"
         lines += [
-            r"\begin{table}",
+            rf"\begin{{{environment}}}",
             rf"\centering{size}",
             rf"\caption{{{escape(shown.caption)}{' (continued)' * is_continued}}}{label_text}",
             begin,
@@ -143,17 +163,19 @@ def booktabs(shown: Shown, label: str) -> str:
             *body_lines[first_line : first_line + MOST_LINES],
             r"\bottomrule",
             end,
-            r"\end{table}",
+            rf"\end{{{environment}}}",
         ]
     return "\n".join(lines) + "\n"
 
 
-def _layout(widths: Sequence[int], column_types: Sequence[str]) -> tuple[list[str], str, str, str]:
+def _layout(
+    widths: Sequence[int], column_types: Sequence[str], letters_per_line: int
+) -> tuple[list[str], str, str, str]:
     """Types of the columns, size of the type, and what begins and ends the tabular, so that its lines fit.
 
     ``widths``: letters of each column with its gap; ``column_types``: "r" or "l", of which "l" may become WRAPPED.
     """
-    if sum(widths) > LETTERS_PER_LINE:
+    if sum(widths) > letters_per_line:
         column_types = [
             WRAPPED if column_type == "l" and width > LEAST_WRAPPED_LETTERS else column_type
             for width, column_type in zip(widths, column_types, strict=True)
@@ -162,8 +184,8 @@ def _layout(widths: Sequence[int], column_types: Sequence[str]) -> tuple[list[st
         LEAST_WRAPPED_LETTERS if column_type == WRAPPED else width
         for width, column_type in zip(widths, column_types, strict=True)
     )
-    size = r"\small" if least_letters <= LETTERS_PER_LINE else r"\scriptsize\setlength{\tabcolsep}{4pt}"
-    if least_letters > SMALLER_TYPE_GAIN * LETTERS_PER_LINE:
+    size = r"\small" if least_letters <= letters_per_line else r"\scriptsize\setlength{\tabcolsep}{4pt}"
+    if least_letters > SMALLER_TYPE_GAIN * letters_per_line:
         # Nothing wraps in a table that is shrunk as a whole. The % keeps its line's end from becoming a space.
         unwrapped_types = ["l" if column_type == WRAPPED else column_type for column_type in column_types]
         begin = "\\resizebox{\\linewidth}{!}{%\n" + rf"\begin{{tabular}}{{{''.join(unwrapped_types)}}}"
@@ -207,31 +229,41 @@ def document(names: Iterable[str], title: str) -> str:
 
 
 def export_table(
-    table: pd.DataFrame | pd.Series,
+    table: pd.DataFrame | pd.Series | Run | str | Path | Sequence[Run | str | Path],
     *,
     columns: Sequence[Hashable] | None = None,
     caption: str = "",
     label: str = "table",
+    decimals: int | None = None,
+    width: Width = "text",
 ) -> str:
     """A table in LaTeX, for a paper.
 
     Parameters
     ----------
     table
-        Any table: of the toolkit, pivoted, with several levels of columns, or a Series. Its index stands in front where
+        Any table: of the toolkit, pivoted, with several levels of columns, or a Series; or runs, of which it has a line
+        per condition: the score that they are judged by on the split that they report, the difference to the first
+        condition (this one minus that) with its interval and verdict, and drift in %. Its index stands in front where
         it has a name or is of texts. A column ``NAME_sd`` stands behind ± in the column NAME, where both are shown.
-        What is undefined is —.
+        What is undefined is —; ± and → may stand in texts, and LaTeX's commands are printed as they are written.
     columns
         Those to show, in this order, by their names in the table or in its index. None: all. Model, task and number of
-        seeds then go into the caption where all lines have the same, and the table of :func:`toolkit.drift_table` has
-        one line per condition.
+        seeds then go into the caption where all lines have the same. The table of :func:`toolkit.drift_table` has one
+        line per condition, also where parameters are named here, as ``["condition", "word_embeddings"]``; that of
+        :func:`toolkit.compare` has ``pair``, ``difference`` and ``interval`` too.
     caption, label
         Above the table; LaTeX's label is ``tab:<label>`` and its packages are booktabs, tabularx and graphicx.
+    decimals
+        Of every number but whole ones and p values. None: three significant digits.
+    width
+        For which the table is laid out: ``text`` of a page of one column, a ``column`` of two, or ``both columns``
+        (``table*``). What is wider even in small type is shrunk to it: name fewer columns.
 
     Raises
     ------
     ValueError
-        No table, one without lines, no column, or one that it has not.
+        No table, one without lines, no column, one that it has not, or another width.
 
     Examples
     --------
@@ -239,6 +271,10 @@ def export_table(
     >>> "toprule" in text
     True
     """
+    if are_runs := isinstance(table, Run | str | Path) or (
+        isinstance(table, list | tuple) and bool(table) and all(isinstance(each, Run | str | Path) for each in table)
+    ):
+        table = _table_of_runs(table)
     if not isinstance(table, pd.DataFrame | pd.Series):
         raise ValueError(f"expected a DataFrame or a Series; got {type(table).__name__}: pass pandas.DataFrame of it")
     faults = {
@@ -246,39 +282,91 @@ def export_table(
         f"a LaTeX label is of letters, digits, spaces and _:.+/-, not {label!r}": not re.fullmatch(
             r"[\w:.+/ -]*", label
         ),
+        "columns names none: pass those to show, or None for all": columns is not None and not len(columns),
     }
     refuse_first(faults)
-    table = pd.DataFrame(table)
-    is_drift = columns is None and set(schema_of("drift_table")) <= set(table)
-    table = drift_by_condition(table) if is_drift else table
+    lookup(WIDTHS, width, "width")
+    names = None if columns is None else [_name(name) for name in ([columns] if isinstance(columns, str) else columns)]
+    table, remark, usual_columns = _as_in_a_paper(pd.DataFrame(table), names)
+    remark = DRIFT_IN_PERCENT if are_runs else remark
     if any(name is not None for name in table.index.names) or table.index.dtype.kind not in "iu":
         table = table.reset_index(names=[name or "" for name in table.index.names], allow_duplicates=True)
     keys = list(table)
-    if columns is None:
+    caption_end = ""
+    if names is None and not usual_columns:
         shared_columns, caption_end = shared(
             table, [name for name in SHARED if name in keys and set(keys) - set(SHARED)]
         )
         positions = [i for i, key in enumerate(keys) if key not in shared_columns]
     else:
-        caption_end = ""
         position_by_name = {_name(key): keys.index(key) for key in keys}
-        names = [columns] if isinstance(columns, str) else columns
-        positions = [lookup(position_by_name, _name(name), "column") for name in names]
-        refuse_first({"columns names none: pass those to show, or None for all": not positions})
+        positions = [lookup(position_by_name, name, "column") for name in names or usual_columns]
         _warn_of_lines_alike(table, positions)
     # Column to that of its standard deviation, which then has no column of its own.
     spreads = {i: keys.index(_spread(keys[i])) for i in positions if _spread(keys[i]) in keys}
-    spreads = {i: spread for i, spread in spreads.items() if spread in positions}
+    spreads = {
+        i: spread for i, spread in spreads.items() if spread in positions or remark in (PERCENT, DRIFT_IN_PERCENT)
+    }
     positions = [i for i in positions if i not in spreads.values()]
     common_names, header = _headings([keys[i] for i in positions])
     index_names = " by ".join(str(name) for name in table.columns.names if name is not None)
-    remarks = (*common_names, f"by {index_names}" * bool(index_names), PERCENT * is_drift)
+    remarks = (*common_names, f"by {index_names}" * bool(index_names), remark)
     caption += "".join(f", {text}" for text in remarks if text)
     texts_of_columns = [
-        _cell_texts(table.iloc[:, i], table.iloc[:, spreads[i]] if i in spreads else None) for i in positions
+        _cell_texts(table.iloc[:, i], table.iloc[:, spreads[i]] if i in spreads else None, decimals) for i in positions
     ]
     rows = tuple(zip(*texts_of_columns, strict=True))
-    return booktabs(Shown(tuple(header), rows, f"{caption}{caption_end}".strip(", ")), label)
+    caption = f"{caption}{caption_end}".strip(", ")
+    return booktabs(Shown(tuple(header), rows, caption[:1].upper() + caption[1:]), label, width)
+
+
+def _table_of_runs(runs: Run | str | Path | Sequence[Run | str | Path]) -> pd.DataFrame:
+    """A line per condition of runs: score, difference to the first condition with its interval and verdict, and drift.
+
+    Where they are of several groups each line is led by that of its condition.
+    """
+    opened = open_runs(runs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is nothing to compare: the lines have no difference then
+        scores, compared = summarise_scores(opened), compare(opened)
+    scores, compared = (each[each["is_reported_split"] & each["is_headline"]] for each in (scores, compared))
+    scores = scores.rename(columns={"sd": "mean_sd"})[["group", "condition", "score", "mean", "mean_sd"]]
+    differences = pd.DataFrame(
+        {
+            "group": compared["group"],
+            "first": compared["first"],
+            "condition": compared["second"],
+            "difference": (-compared["difference_points"]).map(points),
+            "interval": list(map(interval, -compared["high_points"], -compared["low_points"])),
+            "verdict": compared["verdict"].replace(OPEN_VERDICTS),
+        }
+    )
+    groups, tables = arrange(opened), []
+    for group in groups:
+        reference = group.conditions[0].label
+        of_group = differences[(differences["group"] == group.title) & (differences["first"] == reference)]
+        drift = drift_by_condition(drift_table_of_groups([group]))
+        beside = scores[scores["group"] == group.title].merge(of_group.drop(columns=["group", "first"]), "left")
+        parameters = list(drift.columns[4:])
+        table = drift.merge(beside, "left")[[*drift.columns[:4], *beside.columns[2:], *parameters]]
+        tables.append(table.assign(task=group.title if len(groups) > 1 else table["task"]))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _as_in_a_paper(table: pd.DataFrame, names: Sequence[str] | None) -> tuple[pd.DataFrame, str, Sequence[str]]:
+    """A table as papers print it, what its caption says of that, and the columns that it has there; () for all.
+
+    ``names``: of the columns that are asked for.
+    """
+    if set(schema_of("drift_table")) <= set(table) and not set(names or ("",)) <= set(table):
+        return drift_by_condition(table), PERCENT, ()
+    if set(schema_of("compare")) <= set(table):
+        from toolkit.reporting.topics.comparison import shown_comparison
+
+        shown_table = shown_comparison(table, pd.DataFrame(columns=schema_of("compare_seeds")))
+        usual_columns = [] if names else ["pair", "split", "difference", "interval", "verdict"]
+        return shown_table.assign(verdict=table["verdict"].replace(OPEN_VERDICTS)), "", usual_columns
+    return table, "", ()
 
 
 def _warn_of_lines_alike(table: pd.DataFrame, positions: Sequence[int]) -> None:
@@ -297,31 +385,20 @@ MOST_TELLING = 3
 
 
 PERCENT = "in % of the norm before (0: not one bit changed)"
+DRIFT_IN_PERCENT = f"with the drift of each parameter {PERCENT}"
 
 
 def drift_by_condition(table: pd.DataFrame) -> pd.DataFrame:
-    """The table of :func:`toolkit.drift_table` with a line per condition; fully frozen conditions share a line.
+    """The table of :func:`toolkit.drift_table` with a line per condition.
 
     Groups of one model and task stay apart: the second's task has " (2)" after it, as its title has.
     """
-    table = _with_numbered_tasks(table)
-    # Conditions that moved nothing stand in one line, under all their names.
-    keys_of_seeds = ["model", "task", "num_seeds"]
-    is_still = table.groupby([*keys_of_seeds, "condition"], sort=False)["is_frozen"].transform("all")
-    still_names = table[is_still].groupby(keys_of_seeds)["condition"].agg(lambda names: listing(list(names.unique())))
-    names = [
-        still_names[model, task, num_seeds] if is_still_condition else condition
-        for is_still_condition, condition, model, task, num_seeds in zip(
-            is_still, table["condition"], table["model"], table["task"], table["num_seeds"], strict=True
-        )
-    ]
+    drift = _with_numbered_tasks(table)
     keys = ["model", "task", "condition", "num_seeds"]
-    drift = table.assign(condition=names)
-    drift = drift[~(is_still & drift.duplicated([*keys, "parameter"]))]
     wide = drift.pivot(index=keys, columns="parameter", values=["drift_percent", "drift_percent_sd"])
     wide = wide.loc[pd.MultiIndex.from_frame(drift[keys].drop_duplicates())]  # in the order in which they came
     columns = {
-        name.replace(".", " ") + suffix: wide[f"drift_percent{suffix}", name]
+        name + suffix: wide[f"drift_percent{suffix}", name]
         for suffix in ("", "_sd")
         for name in dict.fromkeys(drift["parameter"])
     }
@@ -363,7 +440,7 @@ def _headings(keys: Sequence[Any]) -> tuple[list[str], list[str]]:
             common |= {(i, name) for i, name in enumerate(names) if all(other[i] == name for other in with_levels)}
 
     def joined(names: Iterable[str]) -> str:
-        columns = [heading(name) for name in names if name]
+        columns = [heading(name.replace("LayerNorm.", "LayerNorm ")) for name in names if name]  # on two lines
         return ", ".join(f"{column.label} ({column.unit})" if column.unit else column.label for column in columns)
 
     remaining = [
@@ -373,23 +450,30 @@ def _headings(keys: Sequence[Any]) -> tuple[list[str], list[str]]:
     return [joined([name]) for _, name in sorted(common)], list(map(joined, remaining))
 
 
-def _cell_texts(column: pd.Series, spread: pd.Series | None) -> list[str]:
+def _cell_texts(column: pd.Series, spread: pd.Series | None, decimals: int | None) -> list[str]:
     """The cells of a column, each with its standard deviation where that is known and the value is not exactly 0."""
     key = column.name[0] if isinstance(column.name, tuple) else column.name
     shown_as = heading(_name(key))
     sds = [None] * len(column) if spread is None else spread
     return [
-        _cell(value, shown_as)
-        + (f" ± {number(sd, 2)}" if isinstance(sd, Real) and sd == sd and value and value == value else "")
+        _cell(value, shown_as, decimals)
+        + (
+            f" ± {number(sd, 2) if decimals is None else f'{sd:.{decimals}f}'}"
+            if isinstance(sd, Real) and sd == sd and value and value == value
+            else ""
+        )
         for value, sd in zip(column, sds, strict=True)
     ]
 
 
-def _cell(value: Any, column: Column) -> str:
-    """A value as a cell: a number as its column says, — for what is missing, else its text."""
+def _cell(value: Any, column: Column, decimals: int | None) -> str:
+    """A value as a cell: a number as its column says, or with so many ``decimals``, — for what is missing, else its
+    text."""
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return ABSENT
     is_number = isinstance(value, Real | np.bool_)
+    if decimals is not None and isinstance(value, float | np.floating) and not column.is_p:
+        return f"{value:.{decimals}f}" if value else "0"
     return (p_value if column.is_p else text_of)(value, column.digits) if is_number else str(value)
 
 
@@ -400,4 +484,4 @@ def shared(table: pd.DataFrame, names: Iterable[str]) -> tuple[list[str], str]:
     return constant, f" ({facts})" if facts else ""
 
 
-SHARED = ("model", "task", "num_seeds")
+SHARED = ("model", "task", "num_seeds", "score")

@@ -177,10 +177,11 @@ def _head_sentences(run: Run) -> list[str]:
     probe_scores = run.manifest.get("linear_probe") or {}  # split to scores
     sentences = []
     if head.get("chosen") == "convex":
+        convex = head["convex"]
         sentences = [
-            f"Head: convex, strength {head['convex']['strength']:g} by cross-validation within train; error on "
-            f"{head['num_held_out']} held-out examples {head['convex']['held_out_error']:.4g}, of the trained head, "
-            f"which is taken only where it is better by more than noise, {head['held_out_error']:.4g}"
+            f"Head: linear, fitted by cross-validation within train (inverse L2 strength {convex['strength']:g}). "
+            f"Error on {head['num_held_out']} held-out training examples: {convex['held_out_error']:.4g}; of a trained "
+            f"head, which must be better by more than noise to be kept: {head['held_out_error']:.4g}"
         ]
     elif head.get("mode") == "early-stopping":
         end = "it stopped falling" if head["has_stopped"] else f"not done after {head['most_epochs']} epochs"
