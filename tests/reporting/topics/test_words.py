@@ -311,6 +311,13 @@ def test_equal_tables_are_equal_pictures_and_hostile_texts_are_texts():
 
 
 @pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("num_epochs", [(2, 4), (4, 2)])
+def test_words_of_runs_with_other_epochs_are_all_drawn(num_epochs):
+    runs = [make_words(400, num, name) for num, name in zip(num_epochs, "ab", strict=True)]
+    assert svg_of(pd.concat(runs)).count("<use ") == svg_of(runs[0]).count("<use ") == 399
+
+
+@pytest.mark.usefixtures("drawn")
 def test_a_shape_of_many_places_is_written_once():
     picture = svg_of(make_words(400))
     assert picture.count("<use ") == 399  # the word never seen has a colour of its own

@@ -212,8 +212,12 @@ def words_chart(words: pd.DataFrame) -> Chart | None:
     is_input = any("is_input" in run for run in runs)
     x, y, floor = _axes(words, np.concatenate([run["x"] for run in runs]), is_input=is_input)
     x_ends, y_ends = x.to_dict()["scale"]["domain"], y.to_dict()["scale"]["domain"]
+    most_epochs = max(len(run["epochs"]) for run in runs)
     for run in runs:
         run["label"] = labels_of(run, x_ends, y_ends)
+        # Vega draws nothing at all where one run lacks a list that another has.
+        lacking = range(len(run["epochs"]), most_epochs)
+        run |= {f"{name}{i}": [] for i in lacking for name in ("drift", "angle")}
     # A text is handed through as it is; Altair takes seconds to look at every number of a list.
     data = altair.InlineData(values=script_json(runs), format=altair.JsonDataFormat(type="json"))
     # The heading, as Vega's expressions: run and epoch, where there are several.
@@ -221,7 +225,6 @@ def words_chart(words: pd.DataFrame) -> Chart | None:
     heading = " + ', ' + ".join(expression for expression, is_shown in headings.items() if is_shown)
     chart = _scatter(x, y, _inputs(slider_epochs, names), heading)
     # Apart from the chart: with each transform a compound one is copied whole, which takes a second.
-    most_epochs = max(len(run["epochs"]) for run in runs)
     transforms = _unpacking(slider_epochs, most_epochs, floor, has_runs=len(names) > 1)
     return chart.properties(data=data, transform=transforms.transform)
 
