@@ -287,8 +287,8 @@ def export_table(
     refuse_first(faults)
     lookup(WIDTHS, width, "width")
     names = None if columns is None else [_name(name) for name in ([columns] if isinstance(columns, str) else columns)]
-    table, remark, usual_columns = _as_in_a_paper(pd.DataFrame(table), names)
-    remark = DRIFT_IN_PERCENT if are_runs else remark
+    table, is_drift, usual_columns = _as_in_a_paper(pd.DataFrame(table), names)
+    has_drift = is_drift or are_runs
     if any(name is not None for name in table.index.names) or table.index.dtype.kind not in "iu":
         table = table.reset_index(names=[name or "" for name in table.index.names], allow_duplicates=True)
     keys = list(table)
@@ -301,16 +301,15 @@ def export_table(
     else:
         position_by_name = {_name(key): keys.index(key) for key in keys}
         positions = [lookup(position_by_name, name, "column") for name in names or usual_columns]
-        _warn_of_lines_alike(table, positions)
+        if names is not None:
+            _warn_of_lines_alike(table, positions)
     # Column to that of its standard deviation, which then has no column of its own.
     spreads = {i: keys.index(_spread(keys[i])) for i in positions if _spread(keys[i]) in keys}
-    spreads = {
-        i: spread for i, spread in spreads.items() if spread in positions or remark in (PERCENT, DRIFT_IN_PERCENT)
-    }
+    spreads = {i: spread for i, spread in spreads.items() if spread in positions or has_drift}
     positions = [i for i in positions if i not in spreads.values()]
     common_names, header = _headings([keys[i] for i in positions])
     index_names = " by ".join(str(name) for name in table.columns.names if name is not None)
-    remarks = (*common_names, f"by {index_names}" * bool(index_names), remark)
+    remarks = (*common_names, f"by {index_names}" * bool(index_names), PERCENT * is_drift, WITH_DRIFT * are_runs)
     caption += "".join(f", {text}" for text in remarks if text)
     texts_of_columns = [
         _cell_texts(table.iloc[:, i], table.iloc[:, spreads[i]] if i in spreads else None, decimals) for i in positions
@@ -323,7 +322,7 @@ def export_table(
 def _table_of_runs(runs: Run | str | Path | Sequence[Run | str | Path]) -> pd.DataFrame:
     """A line per condition of runs: score, difference to the first condition with its interval and verdict, and drift.
 
-    Where they are of several groups each line is led by that of its condition.
+    Of several groups the task of each line is the title of its group.
     """
     opened = open_runs(runs)
     with warnings.catch_warnings():
@@ -353,20 +352,24 @@ def _table_of_runs(runs: Run | str | Path | Sequence[Run | str | Path]) -> pd.Da
     return pd.concat(tables, ignore_index=True)
 
 
-def _as_in_a_paper(table: pd.DataFrame, names: Sequence[str] | None) -> tuple[pd.DataFrame, str, Sequence[str]]:
-    """A table as papers print it, what its caption says of that, and the columns that it has there; () for all.
+def _as_in_a_paper(table: pd.DataFrame, names: Sequence[str] | None) -> tuple[pd.DataFrame, bool, Sequence[str]]:
+    """A table as papers print it, whether it is of drift by condition now, and the columns that it has; () for all.
 
     ``names``: of the columns that are asked for.
     """
     if set(schema_of("drift_table")) <= set(table) and not set(names or ("",)) <= set(table):
-        return drift_by_condition(table), PERCENT, ()
+        return drift_by_condition(table), True, ()
     if set(schema_of("compare")) <= set(table):
         from toolkit.reporting.topics.comparison import shown_comparison
 
         shown_table = shown_comparison(table, pd.DataFrame(columns=schema_of("compare_seeds")))
-        usual_columns = [] if names else ["pair", "split", "difference", "interval", "verdict"]
-        return shown_table.assign(verdict=table["verdict"].replace(OPEN_VERDICTS)), "", usual_columns
-    return table, "", ()
+        telling = [name for name in ("group", "score") if table[name].nunique() > 1]
+        return (
+            shown_table.assign(verdict=table["verdict"].replace(OPEN_VERDICTS)),
+            False,
+            () if names else (*telling, "pair", "split", "difference", "interval", "verdict"),
+        )
+    return table, False, ()
 
 
 def _warn_of_lines_alike(table: pd.DataFrame, positions: Sequence[int]) -> None:
@@ -385,7 +388,7 @@ MOST_TELLING = 3
 
 
 PERCENT = "in % of the norm before (0: not one bit changed)"
-DRIFT_IN_PERCENT = f"with the drift of each parameter {PERCENT}"
+WITH_DRIFT = f"with the drift of each parameter {PERCENT}"
 
 
 def drift_by_condition(table: pd.DataFrame) -> pd.DataFrame:
