@@ -11,6 +11,7 @@ import torch
 import toolkit
 from tests.training.recorded_texts import TEXTS, encode, ended, inputs, load, start
 from toolkit.training import graphs, passes
+from toolkit.training.device_steps import look_at
 from toolkit.training.step_recorder import NOT_FINITE, USED_ELSEWHERE, Recorder
 
 WORDS = "word_embeddings"
@@ -55,6 +56,17 @@ def record_steps(case: str, tiny_model: Any, path: Path, num_steps: int = 8) -> 
         optimizer.zero_grad()
     run: toolkit.Run = ended(recording, epoch=1)
     return run
+
+
+def test_a_token_of_row_0_is_real_and_one_of_no_row_is_not() -> None:
+    rows = torch.tensor([[0, 2, -1], [1, 0, -1]], dtype=torch.int32)
+    gradient = torch.arange(12.0).reshape(4, 3)
+    values, read = look_at(rows, {"words": gradient, "positions": None})
+    seen = read(values.numpy())
+    assert (seen["words"].rows.tolist(), seen["positions"].rows.tolist()) == ([0, 2], [1, 0])
+    np.testing.assert_allclose(seen["words"].norms, gradient[[0, 2]].norm(dim=1))
+    assert np.isnan(seen["positions"].norms).all()
+    assert (seen["words"].elsewhere, seen["words"].largest) == (11.0, 11.0)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -338,6 +338,23 @@ def test_standardising_does_not_change_what_a_head_answers(options, kind):
     np.testing.assert_allclose(head(features).detach(), before.detach(), rtol=1e-3, atol=1e-3)
 
 
+def test_what_varies_by_rounding_only_is_not_blown_up():
+    """Thresholds beside a mean of 1,000: a deviation of 1e-5 is rounding, one of 1 is not."""
+    config = type("Config", (), {"hidden_size": 4, "initializer_range": 0.3})()
+    head = build_head("linear", config, width=2, num_outputs=2, generator=torch.Generator().manual_seed(1))
+    noise = torch.from_numpy(np.random.default_rng(0).standard_normal((64, 2))).double()
+    features = (1000 + noise * torch.tensor([1.0, 1e-5])).double()
+    weight, seen = entry_of(head).weight.detach().clone(), []
+    with standardised(head, features, np.arange(64)):
+        ratio = entry_of(head).weight.detach() / weight
+        handle = entry_of(head).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        head(features.float())
+        handle.remove()
+    np.testing.assert_allclose(ratio[:, 0], features[:, 0].std(correction=0), rtol=1e-4)
+    np.testing.assert_allclose(ratio[:, 1], 1, rtol=1e-6)
+    assert seen[0][:, 1].abs().max() < 1e-2
+
+
 def test_dropout_of_a_head_is_the_runs_own_and_off_while_scoring(tiny_config, tmp_path):
     config = replace(tiny_config, freeze="backbone", head="mlp", dropout=0.5, head_learning_rate=0.05)
     runs = []

@@ -383,3 +383,6 @@ def test_a_ratio_that_float32_cannot_hold_is_no_infinity_in_the_manifest(tiny_mo
         (size,) = live.after_update()
         assert size.update_to_weight == pytest.approx(expected, rel=1e-3, nan_ok=True)
         assert "Infinity" not in json.dumps(as_columns([size]))
+        columns = as_columns([size])
+        assert (columns["parameter"], columns["step"]) == ([WORDS], [1])
+        assert columns["update_to_weight"] == [None if np.isnan(expected) else size.update_to_weight]
