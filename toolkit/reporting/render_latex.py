@@ -337,7 +337,7 @@ def _table_of_runs(runs: Run | str | Path | Sequence[Run | str | Path]) -> pd.Da
             "condition": compared["second"],
             "difference": (-compared["difference_points"]).map(points),
             "interval": list(map(interval, -compared["high_points"], -compared["low_points"])),
-            "verdict": compared["verdict"].replace(OPEN_VERDICTS),
+            "verdict": [OPEN_VERDICTS.get(verdict, verdict) for verdict in compared["verdict"]],
         }
     )
     groups, tables = arrange(opened), []

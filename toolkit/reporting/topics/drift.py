@@ -621,8 +621,8 @@ TOPICS = (
         lead=DRIFT,
         chart="drift_over_epochs",
         caption="Drift of each whole parameter at every epoch on {title}: the length of its change, in % of its length "
-        "before, on a logarithmic axis{bars}. Marks on the floor are exactly 0; conditions under which nothing moved "
-        "are not drawn. Dotted, in panels: a re-initialised parameter.",
+        "before, on a logarithmic axis{bars}. Where there is a floor, marks on it are exactly 0; conditions under "
+        "which nothing moved are not drawn. Dotted, where several moved: a re-initialised parameter.",
         is_of_rows=False,
         blocks=lambda tables: [drift_block(tables)],
     ),
@@ -637,9 +637,8 @@ TOPICS = (
         title="Positions",
         lead=f"Positions beyond the longest training text get no gradient. {FIRST_SEED}",
         chart="position_drift",
-        caption="Drift of each position row on {title} at the last epoch, in % of its norm. Lines on the floor are "
-        "exactly 0. Dotted: "
-        "the end of the longest training text.",
+        caption="Drift of each position row on {title} at the last epoch, in % of its norm. Where there is a "
+        "floor, lines on it are exactly 0. Dotted: the end of the longest training text.",
         blocks=partial(_rows_of, TABLES[1]),
     ),
     Topic(id="segments", title="Segments", lead=SEGMENTS, blocks=lambda tables: [strata_block(tables, TABLES[2])]),

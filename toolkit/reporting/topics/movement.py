@@ -178,8 +178,8 @@ def first_picture(computed: Computed) -> ChartBlock | None:
 
 
 PICTURED = (
-    "Drift of each whole parameter at every epoch: the length of its change, in % of its length before. Marks on the "
-    "floor are exactly 0."
+    "Drift of each whole parameter at every epoch: the length of its change, in % of its length before. Where there "
+    "is a floor, marks on it are exactly 0."
 )
 
 
