@@ -185,9 +185,11 @@ def test_of_runs_a_line_per_condition_has_score_difference_verdict_and_drift(rea
         "records"
     )
     (chosen,) = body_of(latex.export_table(runs, columns=["condition", "difference", "interval"], decimals=1))[2:]
-    assert chosen[1] == f"${-record['difference_points']:+.2f}$"
+    assert chosen[1] == f"${0 - record['difference_points']:+.2f}$"
     shown_interval = chosen[2].removesuffix(r" \\").replace("$-$", "-")
-    assert shown_interval == f"{-record['high_points']:+.2f} to {-record['low_points']:+.2f}"
+    assert shown_interval == f"{0 - record['high_points']:+.2f} to {0 - record['low_points']:+.2f}"
+    assert "drift" not in latex.export_table(runs, columns=["condition", "mean"])
+    assert "-0.00" not in latex.export_table(runs, columns=["condition", "difference"])
     text = latex.export_table(runs[0])
     assert (len(body_of(text)), r"\caption{With the drift of each parameter in" in text) == (1, True)
 

@@ -17,6 +17,7 @@ from toolkit.comparison.compare import compare
 from toolkit.comparison.conditions import arrange
 from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.summaries import summarise_scores
+from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import lookup, refuse_first
 from toolkit.reporting.cells import ABSENT, Column, interval, is_number, number, p_value, points, text_of
 from toolkit.reporting.page import Shown, heading
@@ -309,7 +310,9 @@ def export_table(
     positions = [i for i in positions if i not in spreads.values()]
     common_names, header = _headings([keys[i] for i in positions])
     index_names = " by ".join(str(name) for name in table.columns.names if name is not None)
-    remarks = (*common_names, f"by {index_names}" * bool(index_names), PERCENT * is_drift, WITH_DRIFT * are_runs)
+    is_beside_scores = are_runs and any(keys[i] in EMBEDDING_PARAMETERS for i in positions)
+    of_drift = PERCENT if is_drift else WITH_DRIFT if is_beside_scores else ""
+    remarks = (*common_names, f"by {index_names}" * bool(index_names), of_drift)
     caption += "".join(f", {text}" for text in remarks if text)
     texts_of_columns = [
         _cell_texts(table.iloc[:, i], table.iloc[:, spreads[i]] if i in spreads else None, decimals) for i in positions
@@ -335,8 +338,8 @@ def _table_of_runs(runs: Run | str | Path | Sequence[Run | str | Path]) -> pd.Da
             "group": compared["group"],
             "first": compared["first"],
             "condition": compared["second"],
-            "difference": (-compared["difference_points"]).map(points),
-            "interval": list(map(interval, -compared["high_points"], -compared["low_points"])),
+            "difference": (0 - compared["difference_points"]).map(points),  # no -0
+            "interval": list(map(interval, 0 - compared["high_points"], 0 - compared["low_points"])),
             "verdict": [OPEN_VERDICTS.get(verdict, verdict) for verdict in compared["verdict"]],
         }
     )
