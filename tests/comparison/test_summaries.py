@@ -56,6 +56,12 @@ def test_lines_are_labelled_splits_and_scores_the_reported_split_first(runs):
     assert len(table) == 2 * 2 * 4
 
 
+def test_equal_seeds_have_a_standard_deviation_of_exactly_0():
+    values = [0.877] * 3  # whose mean is not .877 to the bit
+    assert np.std(values, ddof=1) > 0
+    assert statistics(values)["sd"] == 0
+
+
 def test_one_seed_has_no_sd_and_all_failed_no_statistics(make_run):
     table = summarise_scores([make_run(right=0.2)])
     assert table[["sd", "mean_not_failed"]].isna().all(axis=None)

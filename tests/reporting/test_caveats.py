@@ -258,6 +258,7 @@ def test_floors_stand_among_the_scores_and_runs_without_have_no_such_table(read_
     assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
     lines = scores_section(data, {}).blocks[0].table
     assert list(lines.iloc[:, 0])[-2:] == ["majority class", "bag of words"]
+    assert set(lines.iloc[-2:, 1]) == {max(lines.iloc[:-2, 1])}  # the seeds that a floor is a mean over
     assert "floors" not in report_tables(data_of([read_run("none"), read_run("backbone")]), [])
 
 

@@ -194,6 +194,16 @@ def test_of_runs_a_line_per_condition_has_score_difference_verdict_and_drift(rea
     assert (len(body_of(text)), r"\caption{With the drift of each parameter in" in text) == (1, True)
 
 
+def test_the_difference_of_a_line_is_this_condition_minus_the_first(make_run):
+    shares = {"none": 0.9, "backbone": 0.6}
+    runs = [make_run(regime, seed, right=share) for regime, share in shares.items() for seed in range(3)]
+    (record,) = toolkit.compare(runs).query("is_headline and is_reported_split").to_dict("records")
+    (_, line) = body_of(latex.export_table(runs, columns=["condition", "difference", "interval", "mean"]))
+    assert 0 < record["low_points"] < record["difference_points"] < record["high_points"]
+    assert line[1] == f"$-{record['difference_points']:.2f}$"
+    assert line[2].replace("$-$", "-") == f"-{record['high_points']:.2f} to -{record['low_points']:.2f}"
+
+
 def test_a_table_for_a_narrow_column_is_set_smaller_and_shrunk_before_anything_overlaps():
     table = pd.DataFrame({f"name {i}": ["a text of some length", "b"] for i in range(6)})
     assert "resizebox" not in latex.export_table(table)

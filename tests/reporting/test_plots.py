@@ -66,6 +66,13 @@ def test_a_run_a_path_several_and_a_table_give_one_panel_that_can_be_restyled(na
     assert name == "plot_added_rows" or values_of(charts["several"])
 
 
+def test_grid_and_columns_of_a_legend_are_what_altair_s_own_methods_say(runs):
+    text = toolkit.plot_change(runs[0]).configure_legend(columns=2).configure_axis(grid=False).to_json()
+    assert "columns" not in re.sub(r'"config": \{.*?\n  \},', "", text, flags=re.DOTALL)
+    assert '"grid": true' not in text
+    assert '"columns": 2' in text
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_where_there_is_nothing_to_draw_the_title_says_why(name, read_run):
     chart = getattr(toolkit, name)(read_run("embeddings", 0))
