@@ -16,7 +16,7 @@ install = { $(BIN)/pip install --quiet uv && $(WHERE) $(BIN)/uv pip install $(QU
 # Where bytecode isn't kept, each process compiles every module again and pytest rewrites every test again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo gallery test test-slow test-gpu test-oldest lint docs clean
+.PHONY: demo gallery simulations test test-slow test-gpu test-oldest lint docs clean
 .DELETE_ON_ERROR:
 
 .venv/bin/python:
@@ -43,6 +43,12 @@ demo: .venv/base
 gallery: .venv/base
 	@echo "The first screens of all reports, drawn anew: 1 to 3 minutes."
 	$(BIN)/python experiments/gallery.py --out build/gallery
+
+# How p, q and intervals hold their level, simulated: the figures of experiments/benchmarks/NOTES.md.
+simulations: .venv/base
+	@echo "Level and power of q, then the coverage of intervals: 5 to 10 minutes on two cores."
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/benchmarks/levels.py
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/benchmarks/coverage.py
 
 test: .venv/dev
 	$(BIN)/python $(PYTEST) -m "not slow"
