@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from toolkit.comparison.compare import compare
+from toolkit.comparison.compare import compare_groups
 from toolkit.comparison.conditions import arrange
 from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.summaries import summarise_scores
@@ -272,10 +272,10 @@ def export_table(
     >>> "toprule" in text
     True
     """
-    if are_runs := isinstance(table, Run | str | Path) or (
-        isinstance(table, list | tuple) and bool(table) and all(isinstance(each, Run | str | Path) for each in table)
-    ):
-        table = _table_of_runs(table)
+    places = [table] if isinstance(table, Run | str | Path) else table if isinstance(table, list | tuple) else ()
+    are_runs = bool(places) and all(isinstance(place, Run | str | Path) for place in places)
+    if are_runs:
+        table = _table_of_runs(places)
     if not isinstance(table, pd.DataFrame | pd.Series):
         raise ValueError(f"expected a DataFrame or a Series; got {type(table).__name__}: pass pandas.DataFrame of it")
     faults = {
@@ -322,15 +322,14 @@ def export_table(
     return booktabs(Shown(tuple(header), rows, caption[:1].upper() + caption[1:]), label, width)
 
 
-def _table_of_runs(runs: Run | str | Path | Sequence[Run | str | Path]) -> pd.DataFrame:
+def _table_of_runs(runs: Sequence[Run | str | Path]) -> pd.DataFrame:
     """A line per condition of runs: score, difference to the first condition with its interval and verdict, and drift.
 
     Of several groups the task of each line is the title of its group.
     """
     opened = open_runs(runs)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is nothing to compare: the lines have no difference then
-        scores, compared = summarise_scores(opened), compare(opened)
+    groups, tables = arrange(opened), []
+    scores, compared = summarise_scores(opened), compare_groups(groups)
     scores, compared = (each[each["is_reported_split"] & each["is_headline"]] for each in (scores, compared))
     scores = scores.rename(columns={"sd": "mean_sd"})[["group", "condition", "score", "mean", "mean_sd"]]
     differences = pd.DataFrame(
@@ -343,7 +342,6 @@ def _table_of_runs(runs: Run | str | Path | Sequence[Run | str | Path]) -> pd.Da
             "verdict": [OPEN_VERDICTS.get(verdict, verdict) for verdict in compared["verdict"]],
         }
     )
-    groups, tables = arrange(opened), []
     for group in groups:
         reference = group.conditions[0].label
         of_group = differences[(differences["group"] == group.title) & (differences["first"] == reference)]
