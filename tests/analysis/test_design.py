@@ -42,8 +42,7 @@ def texts(pairs: bool, seed: int = 0, num_texts: int = 60) -> Design:
         first, second = (rng.integers(3, 15, rng.integers(1, 7)).tolist() for _ in range(2))
         words = [1, *first, 2] + ([*second, 2] if pairs else [])
         segments = [0] * (len(first) + 2) + ([1] * (len(second) + 1) if pairs else [])
-        rows = zip(TABLES, (words, list(range(len(words))), segments), strict=True)
-        counter.add({name: np.array(values, np.int64) for name, values in rows})
+        counter.add(np.array([words, list(range(len(words))), segments], np.int32).T)
     return counter.design()
 
 

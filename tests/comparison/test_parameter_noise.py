@@ -140,15 +140,15 @@ def test_a_log_that_cannot_be_replayed_is_a_reason_and_no_crash():
     [
         (lambda planted: {"log": make_log(planted.log.learning_rates[:3])}, NOT_RECORDED),
         (lambda planted: {"log": replace(planted.log, algorithm="mine")}, NOT_MEASURABLE),
-        (lambda planted: {"num_steps": 3}, NOT_RECORDED),
+        (lambda planted: {"kept": slice(4)}, NOT_RECORDED),
         (lambda planted: {"log": None}, NOT_MEASURABLE),
     ],
 )
 def test_only_what_was_not_kept_is_not_recorded(cut, kind):
     planted = plant(signs(), EXPOSED)
-    given = {"log": planted.log, "num_steps": None} | cut(planted)
-    exposure, num_steps = planted.trajectory.exposure, given["num_steps"]
-    cut_short = {name: own if num_steps is None else own.first(num_steps) for name, own in exposure.tables.items()}
+    given = {"log": planted.log, "kept": slice(None)} | cut(planted)
+    tables = planted.trajectory.exposure.tables
+    cut_short = {name: replace(own, offsets=own.offsets[given["kept"]]) for name, own in tables.items()}
     trajectory = replace(planted.trajectory, read_exposure=lambda: Exposure(cut_short))
     (line,) = measure_beyond_noise(trajectory, log=given["log"]).to_dict("records")
     assert line["reason_kind"] == kind

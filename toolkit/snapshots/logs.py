@@ -48,11 +48,6 @@ class TableExposure:
         whole = (np.concatenate([np.empty(0, PARTS[x]), *(getattr(part, x) for part in parts)]) for x in names)
         return cls(offsets, *whole)
 
-    def first(self, num_steps: int) -> "TableExposure":
-        """The exposure of the first steps alone."""
-        end = self._end(num_steps)
-        return TableExposure(self.offsets[: num_steps + 1], self.rows[:end], self.counts[:end], self.norms[:end])
-
     @property
     def num_steps(self) -> int:
         return len(self.offsets) - 1
@@ -114,10 +109,8 @@ class DesignCounter:
         self._waiting = np.empty((WAITING, len(tables)), np.int32)
         self._num_waiting = 0
 
-    def add(self, rows: Mapping[str, NDArray[np.int64]] | NDArray[np.int32]) -> None:
-        """The rows of some real tokens: per table (tokens,), or (tokens, tables) of them all."""
-        if not isinstance(rows, np.ndarray):
-            rows = np.stack([rows[name].astype(np.int32) for name in self._counted.tables], axis=1)
+    def add(self, rows: NDArray[np.int32]) -> None:
+        """(tokens, tables) the rows of some real tokens."""
         end = self._num_waiting + len(rows)
         if end > len(self._waiting):
             self._merge(rows)

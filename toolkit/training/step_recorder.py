@@ -139,9 +139,7 @@ class Recorder:
         self.record_step(batch_rows.tokens, steps)
         self.num_examples += batch_rows.num_examples
 
-    def record_step(
-        self, tokens: Mapping[str, NDArray[np.int64]] | NDArray[np.int32], rows: Mapping[str, TableExposure]
-    ) -> None:
+    def record_step(self, tokens: NDArray[np.int32], rows: Mapping[str, TableExposure]) -> None:
         """Note what one step used: the row of each real token, as :meth:`DesignCounter.add` takes them, and per table
         the distinct rows with their norms."""
         self._design.add(tokens)
@@ -184,7 +182,7 @@ class Recorder:
                 continue
             norms = norms_of(picked, len(distinct)) / np.float32(gradient_scale)
             rows_by_table[name] = _with_gradient(distinct, counts, norms, is_trained=is_trained)
-        self.record_step(tokens, rows_by_table)
+        self.record_step(np.stack([tokens[name].astype(np.int32) for name in self.names], axis=1), rows_by_table)
 
     def _look_at(self, rows: torch.Tensor, gradients: Mapping[str, torch.Tensor | None], scale: float) -> None:
         """Note a step on a GPU when it has come over: ``rows`` as :func:`look_at` takes them."""
