@@ -45,7 +45,7 @@ from toolkit.data.tasks import load_task
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.snapshots.logs import TableExposure
 from toolkit.snapshots.snapshot import Snapshot
-from toolkit.snapshots.unfinished import read_state
+from toolkit.snapshots.unfinished import find_state
 from toolkit.training.optimizer import StepLog
 from toolkit.training.resume import Interrupted
 
@@ -230,7 +230,7 @@ def check_resumed(bench: Bench) -> Outcome:
         with patch.object(pipeline._Progress, "on_step", report_and_end), contextlib.suppress(Interrupted):
             finetune(config)
         (unfinished,) = Path(config.output_dir).rglob("unfinished.json")
-        state = read_state(unfinished.parent)
+        state = find_state(unfinished.parent)[0]
         resumed = finetune(config, reuse_finished=True)
     differing = files_that_differ(whole, resumed)
     return state is not None and not differing, {"cut at": state and state.step, "files that differ": differing}

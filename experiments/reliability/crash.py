@@ -35,7 +35,7 @@ import tyro
 
 from toolkit import RunConfig, finetune, open_run
 from toolkit.naming import select
-from toolkit.snapshots.unfinished import read_state
+from toolkit.snapshots.unfinished import find_state
 from toolkit.training import resume
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -168,7 +168,7 @@ class Series:
                 return False, num_kills, saved
             num_kills += 1
             runs = [path.parent for path in place.rglob("unfinished.json")]
-            state = read_state(runs[0]) if runs else None
+            state = find_state(runs[0])[0] if runs else None
             saved += 0 if state is None else state.step
 
 

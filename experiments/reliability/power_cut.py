@@ -26,7 +26,7 @@ from toolkit import RunConfig, finetune, verify_run
 from toolkit.naming import refuse_first
 from toolkit.snapshots.ownership import JOURNAL, MANIFEST
 from toolkit.snapshots.run_writer import BackgroundWriter
-from toolkit.snapshots.unfinished import read_state
+from toolkit.snapshots.unfinished import find_state
 
 POWER_CUT = "power cut"
 Number = tuple[int, int]
@@ -95,7 +95,7 @@ class Disk:
 def outcome_of(place: Path, config: RunConfig, expected: dict[str, bytes]) -> str:
     """What becomes of the same command on a disk after a power cut."""
     lists = [path for path in place.glob("*/*.json") if path.name in (MANIFEST, JOURNAL)]
-    is_kept = any(read_state(path.parent) for path in lists)
+    is_kept = any(find_state(path.parent)[0] for path in lists)
     is_finished = any(path.name == MANIFEST for path in lists)
     try:
         refuse_first({str(verify_run(path.parent)): verify_run(path.parent) for path in lists if path.name == MANIFEST})

@@ -17,7 +17,7 @@ import torch
 
 from toolkit import Run, finetune, measure_drift, open_run
 from toolkit.config import RunConfig
-from toolkit.snapshots.unfinished import read_state, try_lock
+from toolkit.snapshots.unfinished import find_state, try_lock
 from toolkit.training.resume import Resumer
 
 ROOT = Path(__file__).parents[2]
@@ -173,7 +173,7 @@ def test_a_process_that_others_have_lost_is_not_ended_before_it_has_said_so(
 
 def wait_for_a_state(process: "subprocess.Popen[str]", folder: Path, step: int) -> None:
     while not any(
-        state.step >= step for path in folder.glob("*/unfinished.json") if (state := read_state(path.parent))
+        state.step >= step for path in folder.glob("*/unfinished.json") if (state := find_state(path.parent)[0])
     ):
         assert process.poll() is None, process.communicate()[1][-3000:]
         time.sleep(0.02)

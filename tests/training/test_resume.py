@@ -25,7 +25,7 @@ from toolkit import Run, finetune, verify_run
 from toolkit.config import RunConfig
 from toolkit.snapshots import files
 from toolkit.snapshots.store import EXPOSURE, SMALL_FILES
-from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, read_state
+from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, find_state
 from toolkit.training import resume
 from toolkit.training.optimizer import NonFiniteLossError
 from toolkit.training.resume import Interrupted
@@ -129,7 +129,7 @@ def test_cut_at_any_step_and_started_again_it_ends_with_the_same_bits(
                     run = finetune(config)
                 except Cut:
                     (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
-                    state = read_state(place)
+                    state = find_state(place)[0]
                     starts.append(0 if state is None else state.step)
         assert starts == sorted(starts)
         assert max(starts) > 0, "it never got anywhere"
@@ -169,12 +169,12 @@ def test_a_torn_state_is_passed_over_for_the_one_before(
     assert len(entries) == NUM_KEPT == len(list((place / "resume").glob("*.safetensors")))
     newest, before = entries
     steps = [int(name.removeprefix("resume/step-").removesuffix(".safetensors")) for name in entries]
-    assert read_state(place).step == steps[0] > steps[1]  # type: ignore[union-attr]
+    assert find_state(place)[0].step == steps[0] > steps[1]  # type: ignore[union-attr]
     content = bytearray((place / newest).read_bytes())
     for at in (0, 9, len(content) // 2, len(content) - 1):
         content[at] ^= 1
         (place / newest).write_bytes(content)
-        assert read_state(place).step == steps[1]  # type: ignore[union-attr]
+        assert find_state(place)[0].step == steps[1]  # type: ignore[union-attr]
         content[at] ^= 1
     (place / newest).write_bytes(content[:-5])
     run = finetune(replace(config, output_dir=str(tmp_path / "cut")))
@@ -258,7 +258,7 @@ def test_a_signal_ends_the_run_after_its_step_and_keeps_it(tiny_config: RunConfi
     with ends, pytest.raises(Interrupted, match="step") as interrupted:
         finetune(config)
     (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
-    state = read_state(place)
+    state = find_state(place)[0]
     assert str(interrupted.value) == f"step {state.step}"
     assert state.step == 7 or (torch.cuda.is_available() and state.step > 7)  # of a GPU one hears later
     assert np.isfinite(state.tensors["own.losses"]).all()
@@ -285,7 +285,7 @@ def test_a_state_is_of_its_step_whatever_is_trained_while_it_is_written(tiny_con
         with patch.object(files, "_write_parts", write), at_every_step(act), pytest.raises(Cut):
             finetune(config)
         (place,) = [path.parent for path in (tmp_path / name).rglob("unfinished.json")]
-        states.append(read_state(place))
+        states.append(find_state(place)[0])
     late_state, state = states
     assert late_state.step == state.step == 2
     assert late_state.tensors.keys() == state.tensors.keys()
@@ -363,5 +363,5 @@ def test_a_second_interrupt_ends_it_at_once_in_one_line_and_it_goes_on(
     assert ended.stderr.splitlines()[-1].startswith("interrupted: the same command goes on")
     assert not {"Traceback", "ignored"} & set(re.findall(r"\w+", ended.stderr))
     (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
-    assert read_state(place).step == last_state  # type: ignore[union-attr]
+    assert find_state(place)[0].step == last_state  # type: ignore[union-attr]
     assert contents(finetune(config)) == contents(finetune(replace(config, output_dir=str(tmp_path / "whole"))))

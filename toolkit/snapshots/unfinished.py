@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -146,12 +147,7 @@ def index_text(entries: Mapping[str, str]) -> str:
     return json.dumps({"format": FORMAT, "states": dict(entries)}, indent=1) + "\n"
 
 
-def read_state(run: Path) -> State | None:
-    """The newest whole state of an unfinished run; None without any."""
-    return find_state(run, {})[0]
-
-
-def find_state(run: Path, identity: Mapping[str, Any]) -> tuple[State | None, list[str]]:
+def find_state(run: Path, identity: Mapping[str, Any] = MappingProxyType({})) -> tuple[State | None, list[str]]:
     """The newest whole state of an unfinished run whose facts are those of ``identity``, None without any; and why
     each newer one is passed over."""
     entries: dict[str, str] = {}
