@@ -59,16 +59,13 @@ class RunLock:
         earlier = _held.get(self.path)
         lock = None if earlier is None else earlier._hand_over()
         self._lock = lock or _lock(path, self.path)
-        self._release = weakref.finalize(self, _unlock, self._lock)
+        self.release = weakref.finalize(self, _unlock, self._lock)
+        """Lets others write; to release twice, or what was taken over, does nothing."""
         _held[self.path] = self
-
-    def release(self) -> None:
-        """Let others write; to release twice, or what was taken over, does nothing."""
-        self._release()
 
     def _hand_over(self) -> FileLock | None:
         """The lock, no longer this object's; None where it is released, or a parent process's."""
-        self.is_lost = self._lock.is_locked and self._release.detach() is not None
+        self.is_lost = self._lock.is_locked and self.release.detach() is not None
         return self._lock if self.is_lost else None
 
 
