@@ -380,15 +380,17 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
         from toolkit.snapshots.output_folder import OutputFolder  # which stands upon all of this
 
         return OutputFolder(path, verify)
-    is_checkpoint = bool(CHECKPOINT.fullmatch(path.name)) and holds_model(path)
-    of_a_training = f"{path} is one checkpoint of a training: pass the folder that it lies in, {path.parent}"
-    faults = {f"{path} is a report and no run: {MAKE_AGAIN}": (path / WRITTEN).is_file(), of_a_training: is_checkpoint}
+    is_model = holds_model(path)
+    faults = {
+        f"{path} is a report and no run: {MAKE_AGAIN}": (path / WRITTEN).is_file(),
+        f"{path} is one checkpoint of a training: pass the folder that it lies in, {path.parent}": is_model
+        and CHECKPOINT.fullmatch(path.name),
+        f"{path} is not a run directory: it has neither config.json nor snapshots/": not (
+            (path / "config.json").exists() or (path / SNAPSHOTS).is_dir()
+        ),
+        f"{path} is a model and no run: pass it to import_checkpoints, or as base= of a training": is_model,
+    }
     refuse_first(faults)
-    if not (path / "config.json").exists() and not (path / "snapshots").is_dir():
-        raise ValueError(f"{path} is not a run directory: it has neither config.json nor snapshots/")
-    refuse_first(
-        {f"{path} is a model and no run: pass it to import_checkpoints, or as base= of a training": holds_model(path)}
-    )
     return Run(path, verify)
 
 
