@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -280,11 +281,9 @@ class Run(Described):
         """See :meth:`differences`; without ``is_hashed`` a file counts as changed where its size has, and no other."""
         recorded, sizes = self.manifest["files"], self.manifest["sizes"]
         folders = tuple(name for name in names if name.endswith("/")) if names else ("",)
-        wanted = {name for name in names if not name.endswith("/")}
-        for folder in folders:
-            wanted |= {name for name in recorded if name.startswith(folder)}
-            wanted |= set(entries_of(self.path, recorded, folder)) if (self.path / folder).is_dir() else set()
-        in_manifest = [name for name in sorted(wanted) if name in recorded]
+        there = [entries_of(self.path, recorded, folder) for folder in folders if (self.path / folder).is_dir()]
+        wanted = {*(name for name in names if name not in folders), *chain.from_iterable(there)}
+        in_manifest = sorted(name for name in recorded if name in wanted or name.startswith(folders))
         present = [name for name in in_manifest if (self.path / name).is_file()]
         same_size = [name for name in present if (self.path / name).stat().st_size == sizes.get(name)]
         # A file of another size needs no hashing: "" is no digest. One of the right size is as it was, unless hashed.
