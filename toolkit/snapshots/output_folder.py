@@ -149,15 +149,14 @@ class OutputFolder(Run):
         """The evaluations of the Trainer's log; of several sets each is a split, one alone is ``validation``."""
         import pandas as pd
 
-        lines: dict[tuple[float, str], dict[str, Any]] = {}
-        for entry in self._log:
-            for split, found in evaluations(entry):
-                lines[entry["epoch"], split] = {"epoch": float(entry["epoch"]), "step": entry.get("step")} | {
-                    "split": split,
-                    "num_examples": math.nan,
-                    **found,
-                }
-        return pd.DataFrame(list(lines.values()), columns=None if lines else ["epoch", "step", "split"])
+        lines = [
+            {"epoch": float(entry["epoch"]), "step": entry.get("step"), "split": split, "num_examples": math.nan}
+            | found
+            for entry in self._log
+            for split, found in evaluations(entry)
+        ]
+        scores = pd.DataFrame(lines, columns=None if lines else ["epoch", "step", "split"])
+        return scores.drop_duplicates(["epoch", "split"], keep="last", ignore_index=True)
 
     @cached_property
     def optimizer_log(self) -> None:
