@@ -159,11 +159,6 @@ class OutputFolder(Run):
         return scores.drop_duplicates(["epoch", "split"], keep="last", ignore_index=True)
 
     @cached_property
-    def optimizer_log(self) -> None:
-        """Not known."""
-        return
-
-    @cached_property
     def vocabulary(self) -> Vocabulary | None:
         """Of the tokenizer files beside the weights."""
         return self._imported.trajectory.vocabulary
