@@ -57,7 +57,7 @@ class Kept:
     step: int
     epoch: float
     log: tuple[str, ...]
-    """A digest of each line that the Trainer had logged by then."""
+    """The lines that the Trainer had logged by then."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,7 +102,7 @@ class OutputFolder(Run):
     def training(self) -> tuple[str, ...]:
         """The lines of the log, whose losses and seconds no other training has; without any, the weights in the end."""
         last = checkpoints_in(self.path)[-1]
-        return _digests(self._state) or (hash_weights(last) or str(last),)
+        return _logged(self._state) or (hash_weights(last) or str(last),)
 
     @cached_property
     def recorded(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class OutputFolder(Run):
         """What the Trainer's state beside a base says of it; ValueError for a checkpoint of this training itself."""
         path = base.fetch(STATE) if base.is_local else None
         state = {} if path is None else _read_state(path.parent)
-        log, step, last_step = _digests(state), state.get("global_step", 0), state.get("max_steps", 0)
+        log, step, last_step = _logged(state), state.get("global_step", 0), state.get("max_steps", 0)
         kept = {path.resolve() for path in checkpoints_in(self.path)}
         is_own = Path(self.base or "").resolve() in kept or (bool(log) and self.training[: len(log)] == log)
         own = (
@@ -249,14 +249,14 @@ class OutputFolder(Run):
     @cached_property
     def _kept(self) -> list[Kept]:
         """The checkpoints, and the model beside them where it is known to be later."""
-        found = []
-        for number, path in enumerate(checkpoints_in(self.path), start=1):
-            state = _read_state(path)
-            step, epoch = int(path.name.rpartition("-")[2]), float(state.get("epoch") or number)
-            found.append(Kept(path, step, epoch, _digests(state)))
+        paths = checkpoints_in(self.path)
+        found = [
+            Kept(path, int(path.name.rpartition("-")[2]), float(state.get("epoch") or number), _logged(state))
+            for number, (path, state) in enumerate(zip(paths, map(_read_state, paths), strict=True), start=1)
+        ]
         state, weights = _read_state(self.path), self._beside
         if weights is not None and state.get("epoch") and state.get("global_step", 0) > found[-1].step:
-            found.append(Kept(weights, int(state["global_step"]), float(state["epoch"]), _digests(state)))
+            found.append(Kept(weights, int(state["global_step"]), float(state["epoch"]), _logged(state)))
         return found
 
     @property
@@ -332,10 +332,9 @@ def _read_state(folder: Path) -> Mapping[str, Any]:
     return state
 
 
-def _digests(state: Mapping[str, Any]) -> tuple[str, ...]:
-    """A digest of each line of a Trainer's log."""
-    lines = (json.dumps(line, sort_keys=True) for line in state.get("log_history") or [])
-    return tuple(hashlib.sha256(line.encode()).hexdigest() for line in lines)
+def _logged(state: Mapping[str, Any]) -> tuple[str, ...]:
+    """The lines of a Trainer's log."""
+    return tuple(json.dumps(line, sort_keys=True) for line in state.get("log_history") or [])
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
