@@ -20,7 +20,7 @@ from toolkit.snapshots.backbones import Backbone, hash_weights, open_place
 from toolkit.snapshots.bases import doubts_on_base, of_another_name
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, Place, find_places, import_checkpoints, in_folder
-from toolkit.snapshots.snapshot import Trajectory, Vocabulary
+from toolkit.snapshots.snapshot import CHECKED_ROWS, Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, checkpoints_in, holds_model, open_run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
 from toolkit.snapshots.weights import SINGLE
@@ -44,8 +44,6 @@ WITHOUT_RECORD = "output folder"
 """What ``recorded_by`` says of a run that nobody recorded."""
 REST = "whatever else the model has"
 """A component of which nothing is known."""
-COMPARED_VALUES = 1 << 20
-"""Values compared at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +275,7 @@ class OutputFolder(Run):
         same = [
             kept.path.name
             for kept, snapshot in list(zip(reversed(self._kept), reversed(self.trajectory.snapshots), strict=False))
-            if all(np.array_equal(snapshot.tensors[name], final.tensors[name]) for name in final.tensors)
+            if all(_is_equal(snapshot.tensors[name], final.tensors[name]) for name in final.tensors)
         ]
         if not same:
             notes.append("the model beside the checkpoints is none of these, and its step is not known: it is left out")
@@ -302,16 +300,11 @@ class OutputFolder(Run):
 
         Where more than the embedding parameters cannot be read, REST is not.
         """
-        if self._backbones:
-            names = set.intersection(*(set(each.parameters) for each in self._backbones))
-            family, found = self._backbones[0].families[0], dict[str, bool]()
-            owners = {name: component_of(family, name) for name in self._backbones[0].parameters if name in names}
-            reads: list[Any] = [each.values for each in self._backbones]
-        else:
-            owners, found = {name: name for name in self.trajectory.parameters}, {REST: False}
-            reads = [snapshot.tensors.__getitem__ for snapshot in self.trajectory]
-        for name, component in owners.items():
-            first, *others = (read(name) for read in reads)
+        sides = [side.tensors for side in self._backbones or self.trajectory]
+        found: dict[str, bool] = {} if self._backbones else {REST: False}
+        for name in set.intersection(*map(set, sides)):
+            component = component_of(self._backbones[0].families[0], name) if self._backbones else name
+            first, *others = (tensors[name] for tensors in sides)
             is_same = component not in self._imported.trajectory.in_part and all(
                 _is_equal(first, other) for other in others
             )
@@ -338,10 +331,9 @@ def _logged(state: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays are the same, value for value; a block at a time, until one differs."""
-    first, second = (np.asarray(each).reshape(-1) for each in (one, other))
-    parts = (slice(i, i + COMPARED_VALUES) for i in range(0, first.size, COMPARED_VALUES))
-    return one.shape == other.shape and all(np.array_equal(first[part], second[part]) for part in parts)
+    """Whether two arrays are the same, value for value; some rows at a time, until one differs."""
+    parts = (slice(start, start + CHECKED_ROWS) for start in range(0, len(one), CHECKED_ROWS))
+    return one.shape == other.shape and all(np.array_equal(one[part], other[part]) for part in parts)
 
 
 def _is_number(value: object) -> bool:
