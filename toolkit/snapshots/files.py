@@ -23,8 +23,13 @@ from toolkit.snapshots.ownership import PIECE_BYTES, Owned, atomic_path
 from toolkit.snapshots.ownership import of_temporary as of_temporary
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
 
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
-_DTYPES |= {"BF16": "<u2"}  # which numpy lacks: the bits, for `widen`
+_WRITTEN = {
+    **{"<u8": "U64", "<i8": "I64", "<f8": "F64", "<f4": "F32", "<u4": "U32", "<i4": "I32", "<f2": "F16"},
+    **{"<u2": "U16", "<i2": "I16", "|i1": "I8", "|u1": "U8", "|b1": "BOOL"},
+}
+"""numpy's name of a type to that of the format, in the order in which the library puts tensors."""
+_READ = {kind: dtype for dtype, kind in _WRITTEN.items()} | {"BF16": "<u2"}
+"""The other way round; of bf16, which numpy lacks, the bits, for :func:`widen`."""
 
 
 def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
@@ -50,11 +55,6 @@ def write_with(
     """Let ``write`` fill a temporary file and put it in place atomically; see :func:`write_text`."""
     with atomic_path(path, owned, may_replace=may_replace) as temporary:
         write(temporary)
-
-
-_WRITTEN = {"<u8": "U64", "<i8": "I64", "<f8": "F64", "<f4": "F32", "<u4": "U32", "<i4": "I32", "<f2": "F16"}
-_WRITTEN |= {"<u2": "U16", "<i2": "I16", "|i1": "I8", "|u1": "U8", "|b1": "BOOL"}
-"""numpy's name of a type to that of the format, in the order in which the library puts tensors."""
 
 
 def write_tensors(
@@ -190,12 +190,12 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[
 def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarray:
     """One tensor of a safetensors file as a read-only memory map: nothing is read before it is used."""
     dtype, shape, offset = entry
-    if dtype not in _DTYPES:
-        raise ValueError(f"{path} holds a tensor of type {dtype}; this reader knows {', '.join(_DTYPES)}")
+    if dtype not in _READ:
+        raise ValueError(f"{path} holds a tensor of type {dtype}; this reader knows {', '.join(_READ)}")
     if 0 in shape:
-        return np.empty(shape, dtype=_DTYPES[dtype])
+        return np.empty(shape, dtype=_READ[dtype])
     # As text: numpy would resolve a Path, which takes longer than the mapping.
-    return np.memmap(str(path), dtype=_DTYPES[dtype], mode="r", offset=offset, shape=shape)
+    return np.memmap(str(path), dtype=_READ[dtype], mode="r", offset=offset, shape=shape)
 
 
 def widen(halves: np.ndarray) -> np.ndarray:
