@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import COPIES, FAMILIES, OUTPUT_TABLES, ModelFamily
-from toolkit.naming import reading
+from toolkit.naming import reading, refuse_first
 from toolkit.snapshots.files import NamedTensors, read_header
 from toolkit.snapshots.snapshot import CHECKED_ROWS, check_finite
 from toolkit.snapshots.weights import FileTensors, FindEntry, check_stored
@@ -222,16 +222,17 @@ def open_adapter(
 def _read_settings(change: Change, settings: Mapping[str, Any], own: FileTensors, shown: str) -> None:
     """The scale and the rows of a change; ValueError for what is not read here."""
     parts, module = change.parts, change.module
-    if len(copied := _copied(settings, module)) > 1:
-        raise ValueError(
-            f"{shown}: modules_to_save names {copied[0]} and {copied[1]} around it: peft trains a copy of the inner "
-            "one that the model does not use; name the tables alone"
-        )
-    if {"A", "B"} & parts.keys():
-        if not {"A", "B"} <= parts.keys() or "rows" in parts or settings.get("peft_type") != "LORA":
-            raise ValueError(f"{shown} adapts {module} by {', '.join(sorted(parts))} together: {MERGE_IT}")
-        if settings.get("init_lora_weights") == "loftq":
-            raise ValueError(f"{shown} was started by LoftQ, which changes its base's table: {MERGE_IT}")
+    copied, is_lora = _copied(settings, module), bool({"A", "B"} & parts.keys())
+    is_whole_lora = {"A", "B"} <= parts.keys() and "rows" not in parts and settings.get("peft_type") == "LORA"
+    faults = {
+        f"{shown}: modules_to_save names {' and '.join(copied[:2])} around it: peft trains a copy of the inner one "
+        "that the model does not use; name the tables alone": len(copied) > 1,
+        f"{shown} adapts {module} by {', '.join(sorted(parts))} together: {MERGE_IT}": is_lora and not is_whole_lora,
+        f"{shown} was started by LoftQ, which changes its base's table: {MERGE_IT}": is_lora
+        and settings.get("init_lora_weights") == "loftq",
+    }
+    refuse_first(faults)
+    if is_lora:
         change.scale = _scale(settings, module, own.shape(parts["A"])[0], shown)
     change.indices = _indices(settings, module, shown) if "rows" in parts else None
 

@@ -173,20 +173,20 @@ def find_tuned(run: Run) -> Place:
 def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
     """What a run started from, checked against its manifest."""
     config, known, name = run.config, run.manifest["model"], f"{run.path.resolve().name} (before)"
-    if config.init == "random":
-        raise ValueError(f"{run.path.name} started from random weights, which no checkpoint holds: nothing to compare")
     commit, sha256 = known.get("revision"), known.get("weights_sha256")
     folder = Path(config.model).expanduser()
     # The embedded model, which is verified whenever it is found.
     is_embedded = resolve is not None and resolve(config.model) is not None
     is_here = is_embedded or folder.is_dir()
-    if not (is_here or commit):
-        raise ValueError(f"no checkpoint at {config.model}, which {run.path.name} started from: put it back")
-    if is_here and not is_embedded and sha256 not in (None, hash_weights(folder)):
-        raise ValueError(
-            f"the weights of {config.model} are not those that {run.path.name} started from: put these back, or run "
-            "again"
-        )
+    start = f"{run.path.name} started from"
+    faults = {
+        f"{start} random weights, which no checkpoint holds: nothing to compare": config.init == "random",
+        f"no checkpoint at {config.model}, which {start}: put it back": not (is_here or commit),
+        f"the weights of {config.model} are not those that {start}: put these back, or run again": (
+            is_here and not is_embedded and sha256 not in (None, hash_weights(folder))
+        ),
+    }
+    refuse_first(faults)
     place = config.model if is_here else f"{config.model.partition('@')[0]}@{commit}"
     run.check("snapshots/")
     opened = open_place(_place(place, resolve), name)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, ModelFamily, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import Described, first_few, meant_by, read_json, reading, reason_of
+from toolkit.naming import Described, first_few, meant_by, read_json, reading, reason_of, refuse_first
 from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, check_base, open_adapter
 from toolkit.snapshots.files import NamedTensors, WidenedRows, check_content, read_header
 from toolkit.snapshots.snapshot import (
@@ -336,10 +336,13 @@ def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
 
 
 def _of_file(path: Path, text: str) -> Place:
-    if path.suffix in PICKLED:
-        raise ValueError(f"{text} is a pickle: {CONVERT}")
-    if path.suffix != ".safetensors":
-        raise ValueError(f"{text} is not a safetensors file: pass one, or the folder of a checkpoint or a run")
+    another = "is not a safetensors file: pass one, or the folder of a checkpoint or a run"
+    refuse_first(
+        {
+            f"{text} is a pickle: {CONVERT}": path.suffix in PICKLED,
+            f"{text} {another}": path.suffix != ".safetensors",
+        }
+    )
     parts = path.resolve().parts[1:]
     metadata = read_header(path)[0]
     if {"format", "epoch", "step"} <= metadata.keys():

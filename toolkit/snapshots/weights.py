@@ -21,7 +21,7 @@ from toolkit.families import (
     component_of,
     matches,
 )
-from toolkit.naming import read_json, reading
+from toolkit.naming import read_json, reading, refuse_first
 from toolkit.snapshots.files import NamedTensors, WidenedRows, map_tensor, read_header, widen
 from toolkit.snapshots.snapshot import check_finite
 from toolkit.snapshots.tokenizer_files import Fetch
@@ -109,14 +109,16 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
         # What sets a family apart from others must be there, under any of the prefixes.
         and (family or not known.mark or any(matches(prefix + known.mark, name) for prefix in own for name in names))
     ]
-    if not fitting:
-        wanted = "any supported family" if family is None else f"{family.name} models"
-        remedy = MERGE if any(part in name for part in ADAPTED for name in names) else "is it a whole checkpoint?"
-        raise ValueError(f"{shown} holds no embedding tables by the names of {wanted}: {remedy}")
     prefixes = sorted({prefix for known in fitting for prefix in found[known.name]})
-    if len(prefixes) > 1:
-        listed = ", ".join(repr(prefix) for prefix in prefixes)
-        raise ValueError(f"{shown} holds embedding tables under several prefixes: {listed}; save the one to compare")
+    wanted = "any supported family" if family is None else f"{family.name} models"
+    remedy = MERGE if any(part in name for part in ADAPTED for name in names) else "is it a whole checkpoint?"
+    towers = f"embedding tables under several prefixes: {', '.join(map(repr, prefixes))}; save the one to compare"
+    refuse_first(
+        {
+            f"{shown} holds no embedding tables by the names of {wanted}: {remedy}": not fitting,
+            f"{shown} holds {towers}": len(prefixes) > 1,
+        }
+    )
     prefix = prefixes[0]
     most = max(len(found[known.name][prefix]) for known in fitting)
     families = _most_fitting([f for f in fitting if len(found[f.name][prefix]) == most], names, prefix)
