@@ -13,7 +13,7 @@ import pandas as pd
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.files import sha256_of_array, sha256_of_file
-from toolkit.snapshots.logs import Exposure, TableExposure
+from toolkit.snapshots.logs import Exposure, OptimizerLog, TableExposure
 from toolkit.snapshots.ownership import seal
 from toolkit.snapshots.run_writer import RunWriter, facts_of, start_run
 from toolkit.snapshots.snapshot import Vocabulary
@@ -48,6 +48,7 @@ def write_run(
     is_finished: bool = True,
     zero: tuple[str, ...] = (),
     learned: tuple[float, int] = (0.0, 0),
+    log: OptimizerLog | None = None,
     config: dict[str, Any] | None = None,
     facts: dict[str, Any] | None = None,
 ) -> Run:
@@ -67,6 +68,7 @@ def write_run(
     first = _write_snapshots(writer, epochs, seed, FROZEN[regime], lacking, zero, learned)
     if has_exposure:
         writer.write_exposure(_exposure(epochs * STEPS_PER_EPOCH, lacking))
+    writer.write_optimizer_log(log)
     predictions = _predictions(epochs, seed, right, is_regression).copy()
     if is_constant:
         predictions["prediction"] = predictions["prediction"].where(predictions["epoch"] < epochs, 0)

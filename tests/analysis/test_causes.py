@@ -12,7 +12,7 @@ from toolkit.analysis.adam import replay_decay
 from toolkit.analysis.causes import ALL_ROWS, CAUSES, decompose, explain
 from toolkit.analysis.drift import measure_rows
 from toolkit.analysis.nulls import sign_noise
-from toolkit.snapshots.run_writer import RunWriter
+from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import open_run
 
@@ -155,11 +155,11 @@ def test_refusals(planted):
 
 
 def test_the_log_of_another_run_is_refused(planted, tmp_path):
-    writer = RunWriter(tmp_path)
+    writer = start_run(tmp_path / "run")
     for snapshot in planted.trajectory:
         writer.write_snapshot(snapshot.epoch, snapshot.step, dict(snapshot.tensors), is_epoch_end=snapshot.is_epoch_end)
     writer.write_optimizer_log(planted.log)
-    run, rates = open_run(tmp_path), planted.log.learning_rates
+    run, rates = open_run(writer.path), planted.log.learning_rates
     assert decompose(run, WORDS, 1, log=planted.log).equals(decompose(run, WORDS, 1))
     for log, what in (
         (make_log(np.append(rates, 1e-4)), "learning rates"),
@@ -169,7 +169,7 @@ def test_the_log_of_another_run_is_refused(planted, tmp_path):
         (replace(planted.log, clipping_factors=planted.log.clipping_factors / 7), "clipping factors"),
     ):
         for measure in (decompose, explain):
-            with refused(f"is not of {tmp_path}: the run's own differs in {what}[a-z ]*; leave log="):
+            with refused(f"is not of {writer.path}: the run's own differs in {what}[a-z ]*; leave log="):
                 measure(run, WORDS, 1, log=log)
 
 

@@ -1,30 +1,24 @@
 """Runs of three conditions with optimizer logs, and the report evidence that is made of them."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.analysis.adam_runs import make_log
-from tests.run_directories import SharedRuns, write_run
+from tests.run_directories import STEPS_PER_EPOCH, SharedRuns, write_run
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.snapshots.run_writer import RunWriter
-from toolkit.snapshots.store import MANIFEST, Run, open_run
+from toolkit.snapshots.store import Run
 
 CONDITIONS = (("none", 0.9), ("embeddings", 0.89), ("backbone", 0.6))
 
 
 def write_logged_run(folder: Path, regime: str, seed: int, rate: float = 1e-4, **oddities) -> Run:
     """A finished run with the log of an AdamW whose noise is ``rate``·√steps a coordinate."""
-    run = write_run(folder, regime, seed, **oddities)
-    writer = RunWriter(run.path)
     trained = () if regime in ("embeddings", "backbone") else EMBEDDING_PARAMETERS
-    rates = [rate] * run.trajectory.snapshots[-1].step
-    writer.write_optimizer_log(make_log(rates, weight_decay=dict.fromkeys(trained, 0.0)))
-    facts = json.loads((run.path / MANIFEST).read_text())
-    writer.finish({k: v for k, v in facts.items() if k not in ("files", "format")})
-    return open_run(run.path)
+    rates = [rate] * oddities.get("epochs", 3) * STEPS_PER_EPOCH
+    log = make_log(rates, weight_decay=dict.fromkeys(trained, 0.0))
+    return write_run(folder, regime, seed, log=log, **oddities)
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ import subprocess
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.metadata import distributions
 from pathlib import Path
@@ -99,12 +99,11 @@ class BackgroundWriter:
     @property
     def is_busy(self) -> bool:
         """Whether something is being written."""
-        last = self._last
-        return last is not None and not last.done()
+        return self._last is not None and not self._last.done()
 
     def check(self) -> None:
         """Raise the error of what has been written, if any; does not wait."""
-        if self._last is not None and self._last.done():
+        if not self.is_busy:
             self.wait()
 
     def wait(self) -> None:
@@ -156,14 +155,14 @@ class RunWriter:
 
     path: Path
     """Where it writes; from :meth:`finish` on where the run is."""
+    lock: RunLock
+    """Keeps other processes out while this one writes."""
     _digests: dict[str, dict[str, str]] = field(default_factory=dict)
     """Per parameter: sha256 of every distinct tensor written so far to the name of its file."""
     last_digests: dict[str, str] = field(default_factory=dict)
     """Per parameter the sha256 of its tensor in the last snapshot."""
     facts: dict[str, str] = field(default_factory=dict)
     """What analysis needs of the model, kept in every snapshot: an unfinished run has no manifest."""
-    lock: RunLock | None = None
-    """Keeps other processes out while this one writes."""
     replaces: Path | None = None
     """A finished run, which stays as it is until this one is finished and takes its place."""
     background: BackgroundWriter = field(default_factory=BackgroundWriter)
@@ -181,16 +180,12 @@ class RunWriter:
     """Where an unfinished run was taken up; None of one that starts anew."""
     _journal_lock: threading.Lock = field(default_factory=threading.Lock)
     """Snapshots are named by the thread that writes them, beside what this one names."""
-    _names: dict[str, Collection[str]] = field(default_factory=dict)
-    """Every file of the run so far, as :class:`Owned` has them."""
 
     def __post_init__(self) -> None:
-        self._names |= {n: known for n, known in owned_files(self.path).files.items() if (self.path / n).is_file()}
-        if (self.path / MANIFEST).exists():  # a finished run that is written again
-            self._names[MANIFEST] = ()
         # The list is ours from when we have written it: until then one that appears is somebody else's.
-        list_name = JOURNAL if read_list(self.path, JOURNAL) is not None else ""
-        self._owned = Owned(self.path, list_name, self._names)
+        left = read_list(self.path, JOURNAL) or Owned(self.path, "")
+        self._owned = replace(left, files={n: known for n, known in left.files.items() if (self.path / n).is_file()})
+        """Every file of the run so far."""
 
     def write_config(self, config: RunConfig) -> None:
         self._write("config.json", config.to_json())
@@ -336,13 +331,11 @@ class RunWriter:
         """
         self.drop_states()
         self._check_held()
-        names = self._names.keys() - {MANIFEST}
+        names = self._owned.files.keys()
         if missing := sorted(name for name in names if not (self.path / name).is_file()):
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
-        others = [
-            name for name in self._names.keys() - self._hashes.keys() - {MANIFEST} if (self.path / name).is_file()
-        ]
-        hashes = dict(sorted({**self._hashes, **hash_files(self.path, files.sha256_of_file, others)}.items()))
+        others = hash_files(self.path, files.sha256_of_file, [*(names - self._hashes.keys())])
+        hashes = dict(sorted({**self._hashes, **others}.items()))
         sizes = {name: (self.path / name).stat().st_size for name in hashes}
         # A list of the run's files at any moment, and one that is renamed, so that there never are two of them.
         journal = self.path / JOURNAL
@@ -360,12 +353,11 @@ class RunWriter:
         """Let other processes write this run, when nothing here does any more."""
         self.background.close()
         self.states.close()
-        if self.lock is not None:
-            self.lock.release()
+        self.lock.release()
 
     def _check_held(self) -> None:
         """ValueError where another writer has taken the run over."""
-        if self.lock is not None and self.lock.is_lost:
+        if self.lock.is_lost:
             raise ValueError(f"{self.path} was started again while it was being written: this writer stops")
 
     def _own(self, *names: str) -> None:
@@ -375,13 +367,13 @@ class RunWriter:
         """
         self._check_held()
         with self._journal_lock:
-            if new := [name for name in names if name not in self._names or self._names[name]]:
+            known = self._owned.files
+            if new := [name for name in names if name not in known or known[name]]:
                 for name in new:
                     check_replaceable(self.path / name, self._owned)
-                self._names |= dict.fromkeys(new, ())
-                journal = seal({"files": dict.fromkeys(sorted(self._names))})
-                files.write_text(self.path / JOURNAL, journal, self._owned)
-                self._owned = Owned(self.path, JOURNAL, self._names)
+                owned = Owned(self.path, JOURNAL, {**known, **dict.fromkeys(new, ())})
+                files.write_text(self.path / JOURNAL, seal({"files": dict.fromkeys(sorted(owned.files))}), self._owned)
+                self._owned = owned
 
     def _write(self, name: str, content: str | bytes) -> None:
         self._own(name)
@@ -401,9 +393,10 @@ class RunWriter:
         """Take a file of this run away again, if it is there."""
         self._check_held()
         with self._journal_lock:
-            if name in self._names:
+            if name in self._owned.files:
                 remove_file(self.path / name, self._owned)
-                del self._names[name]
+                left = {each: known for each, known in self._owned.files.items() if each != name}
+                self._owned = replace(self._owned, files=left)
 
 
 def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:
@@ -427,7 +420,7 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
 
     ``is_recorded``: another training loop makes the run, which has no config of ours and no command line.
     """
-    place, other = _check_place(path, is_recorded), "pass a folder of its own" if is_recorded else OTHER
+    place, other = _check_place(path, is_recorded), OTHER[is_recorded]
     if not place.exists():
         return
     owned, swap = owned_files(place), _swap_of(place)
@@ -448,7 +441,8 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
     refuse_first(faults)
 
 
-OTHER = "pass another --output-dir"
+OTHER = {False: "pass another --output-dir", True: "pass a folder of its own"}
+"""What to do, by whether another training loop makes the run."""
 
 
 def _check_place(path: Path, is_recorded: bool) -> Path:
@@ -457,14 +451,13 @@ def _check_place(path: Path, is_recorded: bool) -> Path:
     place = path.resolve() if path.is_symlink() else path
     file = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
     outer = run_around(place.resolve().parent)
-    other = "pass another directory" if is_recorded else OTHER
     faults = {
         f"{file} is a file where the folder of runs should go": file is not None,
         f"{path} is a file where a run directory should go": path.exists() and not path.is_dir(),
         f"{path} is a link to nothing where a run directory should go": path.is_symlink() and not path.exists(),
         f"{path} would lie inside the run {outer}": outer is not None,
     }
-    refuse_first({f"{fault}: {other}": is_so for fault, is_so in faults.items()})
+    refuse_first({f"{fault}: {OTHER[is_recorded]}": is_so for fault, is_so in faults.items()})
     return place
 
 
@@ -516,35 +509,31 @@ def start_run(
     folder, and then takes its place. The writer keeps other processes out until it has finished, is released or
     dropped. ValueError while one of them writes this run, or where :func:`check_startable` finds something.
     """
-    _check_place(path, is_recorded)
+    place = _check_place(path, is_recorded).absolute()  # wherever this process goes
+    swap = _swap_of(place)
     make_folder(path.parent)
     lock = RunLock(path)
     try:
-        place = _check_place(path, is_recorded).absolute()  # wherever this process goes
-        swap = _swap_of(place)
         if not (place / MANIFEST).exists() and read_list(swap / NEW, MANIFEST) is not None and _is_swap(swap):
             _take_place(place)  # for a process that was killed while it did
         check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
-        replaced, written = None, place
-        if (place / MANIFEST).exists():
-            replaced, written = place, swap / NEW
+        is_finished = (place / MANIFEST).exists()
+        written = swap / NEW if is_finished else place
         make_folder(written)
-        owned = owned_files(written)
         state, passed_over = (None, []) if identity is None else find_state(written, identity)
-        clear(owned, () if state is None else _names_until(state, owned.files))
+        clear(owned_files(written), () if state is None else _names_until(state))
         if passed_over:
             start = "goes on from an earlier step than it had reached" if state else "starts anew, as with --no-resume"
             warnings.warn(f"{path} {start}: {'; '.join(passed_over)}", stacklevel=2)
     except BaseException:
         lock.release()
         raise
-    writer = RunWriter(written, lock=lock, replaces=replaced, resumed=state)
+    writer = RunWriter(written, lock, replaces=place if is_finished else None, resumed=state)
     if state is not None:
         writer.go_on(state)
     return writer
 
 
-def _names_until(state: State, names: Iterable[str]) -> list[str]:
+def _names_until(state: State) -> set[str]:
     """The files of an unfinished run that a state follows, and those that can be read until they are written anew."""
-    kept = {state_name(state.step), INDEX, *state.snapshots, *SMALL_FILES, EXPOSURE}
-    return [name for name in names if name in kept]
+    return {state_name(state.step), INDEX, *state.snapshots, *SMALL_FILES, EXPOSURE}
