@@ -78,9 +78,19 @@ class Change:
 class AdaptedTensors(NamedTensors):
     """A base's parameters as an adapter changes them: computed when asked for, in blocks of rows, and never kept."""
 
-    def __init__(self, base: Mapping[str, np.ndarray], own: FileTensors, changes: Mapping[str, Change]) -> None:
+    def __init__(
+        self,
+        base: Mapping[str, np.ndarray],
+        own: FileTensors,
+        changes: Mapping[str, Change],
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        """``shapes``: of the parameters that change."""
         self._names = self._base = base
-        self._own, self._changes = own, changes
+        self._own, self._changes, self.shapes = own, changes, shapes
+        trained = {c: change.parts.get("A", change.whole) for c, change in changes.items()}
+        self.dtypes = {c: own.dtype(name) for c, name in trained.items() if name}
+        """Type in which what is trained is stored; where single rows are, that of the base counts."""
 
     def __getitem__(self, name: str) -> np.ndarray:
         change = self._changes.get(name, Change(""))
@@ -164,21 +174,6 @@ def check_base(path: Path, base: Mapping[str, FindEntry], shown: str, name: str)
             raise ValueError(f"{shown}: {own} has the shape {shape}, and {place} of {name} is {size}: {BASE}")
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """What an adapter makes of the embedding parameters of its base."""
-
-    tensors: AdaptedTensors
-    shapes: Mapping[str, tuple[int, ...]]
-    """Of the parameters that it changes."""
-    dtypes: Mapping[str, str]
-    """Of these, the type in which what is trained is stored; where single rows are, that of the base counts."""
-    trained: str
-    """What that is, in words."""
-    parts_tied: bool
-    """Whether it is LoRA of the word table or of the output layer, each of which changes where the other does not."""
-
-
 def open_adapter(
     path: Path,
     settings: Mapping[str, Any],
@@ -186,8 +181,9 @@ def open_adapter(
     shapes: Mapping[str, tuple[int, ...]],
     families: Sequence[ModelFamily],
     shown: str,
-) -> Adapter:
-    """The embedding parameters of ``base`` (of these ``shapes``) under an adapter.
+) -> tuple[AdaptedTensors, str, bool]:
+    """The embedding parameters of ``base`` (of these ``shapes``) under an adapter; in words, what is trained; and
+    whether that is LoRA of the word table or of the output layer, each of which changes where the other does not.
 
     ``path``: its adapter_model.safetensors; ``settings``: its adapter_config.json. ValueError, one line, when it does
     not fit the base, is damaged, or changes an embedding parameter in a way that is not known here.
@@ -201,18 +197,15 @@ def open_adapter(
     check_stored(own, shown)
     check_finite(own, shown)
     sizes = {c: own.shape(change.whole) if change.whole else shapes[c] for c, change in changes.items()}
+    said: dict[str, list[str]] = {}
     for canonical, change in changes.items():
         _read_settings(change, settings, own, shown)
         _check_fit(change, canonical, sizes[canonical], own, shown)
-    said: dict[str, list[str]] = {}
-    for canonical, change in changes.items():
         said.setdefault(_in_words(settings, change, own), []).append(canonical)
     trained = [words.format(", ".join(parameters)) for words, parameters in said.items()]
     beside = [n for n in entries if any(f".{table.removesuffix('weight')}" in f".{n}" for table in OUTPUT_TABLES)]
-    return Adapter(
-        AdaptedTensors(base, own, changes),
-        sizes,
-        {c: own.dtype(name) for c, change in changes.items() if (name := change.parts.get("A", change.whole))},
+    return (
+        AdaptedTensors(base, own, changes, sizes),
         "; ".join(trained or ["the adapter trains no embedding parameter"])
         + ("; the output layer is adapted beside it" if beside else ""),
         "A" in changes.get("word_embeddings", Change("")).parts or any(".lora_" in name for name in beside),

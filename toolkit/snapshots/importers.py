@@ -689,12 +689,12 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None = No
         raise ValueError(f"{name} is an adapter, which changes its base{what}: pass the base first, then the adapter")
     if base.whole:
         check_base(path, base.whole, name, base.name)
-    adapter = open_adapter(path, settings, base.tensors, base.shapes, base.families or tuple(FAMILIES.values()), name)
-    shapes = {**base.shapes, **adapter.shapes}
+    families = base.families or tuple(FAMILIES.values())
+    tensors, trained, parts_tied = open_adapter(path, settings, base.tensors, base.shapes, families, name)
+    shapes = {**base.shapes, **tensors.shapes}
     own_vocabulary = read_tokenizer_files(place.fetch, shapes.get("word_embeddings", (0,))[0])
-    vocabulary = own_vocabulary or (base.vocabulary if shapes == base.shapes else None)
-    note = f"{name} is an adapter ({settings.get('peft_type')}), read on top of {base.name}: {adapter.trained}"
-    if base.is_tied and adapter.parts_tied:
+    note = f"{name} is an adapter ({settings.get('peft_type')}), read on top of {base.name}: {trained}"
+    if base.is_tied and parts_tied:
         note += (
             f"; {base.name} ties the output layer to word_embeddings, and LoRA changes one without the other, or each "
             "by itself: a merge (merge_and_unload) would change both alike; untie them before it"
@@ -702,10 +702,10 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None = No
     one = replace(
         base,
         name=name,
-        tensors=adapter.tensors,
-        dtypes={**base.dtypes, **adapter.dtypes},
+        tensors=tensors,
+        dtypes={**base.dtypes, **tensors.dtypes},
         shapes=shapes,
-        vocabulary=vocabulary,
+        vocabulary=own_vocabulary or (base.vocabulary if shapes == base.shapes else None),
         output="",
         is_tied=False,
         num_apart=0,
