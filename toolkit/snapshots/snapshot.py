@@ -223,9 +223,8 @@ def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | 
 
     Such as ``(1 of 11720 values) in row 9 ('good')``.
     """
-    if not tensor.size:
-        return ""
-    table = tensor if tensor.ndim == 2 else np.asarray(tensor).reshape(tensor.shape[0] if tensor.ndim else 1, -1)
+    num_rows, *others = tensor.shape or (1,)
+    table = tensor if tensor.ndim == 2 else np.asarray(tensor).reshape(num_rows, math.prod(others))
     counts = [
         np.count_nonzero(~np.isfinite(table[start : start + CHECKED_ROWS]), axis=1)
         for start in range(0, len(table), CHECKED_ROWS)
