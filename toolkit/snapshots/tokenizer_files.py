@@ -123,16 +123,13 @@ def _checked(path: Path, content: Any) -> dict[str, int]:
 
 def _special_tokens(fetch: Fetch) -> tuple[set[str], str | None]:
     """The special tokens that the tokenizer's files name, or those of convention, and which of them pads."""
-    names: set[str] = set()
-    pad = None
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        settings = read_settings(fetch(file))
-        entries = [settings.get(role) for role in ROLES]
-        for extra in map(settings.get, EXTRA):
-            entries += extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else ()
-        names |= {text for text in map(_text, entries) if text}
-        pad = _text(settings.get("pad_token")) or pad
-    return names or _marked_special(fetch) or set(CONVENTIONAL), pad
+    files = [read_settings(fetch(name)) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    entries = [settings.get(role) for settings in files for role in ROLES]
+    for extra in (settings.get(field) for settings in files for field in EXTRA):
+        entries += extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else ()
+    names = {text for text in map(_text, entries) if text}
+    pads = [text for text in (_text(settings.get("pad_token")) for settings in files) if text]
+    return names or _marked_special(fetch) or set(CONVENTIONAL), pads[-1] if pads else None
 
 
 def _marked_special(fetch: Fetch) -> set[str]:
