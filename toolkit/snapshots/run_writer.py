@@ -472,9 +472,7 @@ def _swap_of(place: Path) -> Path:
 
 def _is_swap(folder: Path) -> bool:
     """Whether a folder holds such a run, or what is left of one, and nothing else."""
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    return all(
+    return (folder.is_dir() and not folder.is_symlink()) and all(
         path.name == NEW and path.is_dir() and not path.is_symlink() and not owned_files(path).foreign()
         for path in folder.iterdir()
     )

@@ -200,9 +200,7 @@ class Run(Described):
     def optimizer_log(self) -> OptimizerLog | None:
         """Learning rates, clipping and hyperparameters of every step; None when they were not recorded."""
         path = self._checked("optimizer.json")
-        if path is None:
-            return None
-        return OptimizerLog.from_json(path.read_bytes(), path)
+        return None if path is None else OptimizerLog.from_json(path.read_bytes(), path)
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
@@ -356,8 +354,8 @@ CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints of a Trainer below its output folder, in the order of their steps."""
-    found = {path: CHECKPOINT.fullmatch(path.name) for path in folder.glob("checkpoint-*") if path.is_dir()}
-    return sorted((path for path, match in found.items() if match), key=lambda path: int(path.name.rpartition("-")[2]))
+    found = (path for path in folder.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir())
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def open_run(path: str | Path, *, verify: bool = True) -> Run:
