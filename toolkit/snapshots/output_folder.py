@@ -48,10 +48,11 @@ REST = "whatever else the model has"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One model of an output folder."""
+    """One model of a training: of its output folder, or the base."""
 
-    path: Path
+    place: str | Path
     """Its folder, or its weights where other models lie beside these."""
+    name: str
     step: int
     epoch: float
     log: tuple[str, ...]
@@ -112,14 +113,15 @@ class OutputFolder(Run):
         labels = config.get("id2label")
         arguments |= {"num_labels": len(labels)} if isinstance(labels, dict) else {}
         named = config.get("_name_or_path") or next(iter(config.get("architectures") or ()), config.get("model_type"))
-        since = {} if self.base is not None else {"since": self._kept[0].path.name}
-        facts = {
+        since = {} if self.base is not None else {"since": self._kept[0].name}
+        return {
             "model": str(self.base or named or "not known"),
             "arguments": arguments,
             "moved": self._moved,
             **since,
+            "recorded_by": WITHOUT_RECORD,
+            "notes": [*self.doubts, *self._imported.notes, *self._notes],
         }
-        return facts | {"recorded_by": WITHOUT_RECORD, "notes": [*self.doubts, *self._imported.notes, *self._notes]}
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -168,17 +170,15 @@ class OutputFolder(Run):
         Their epochs are those of each trainer_state.json; steps count from the first snapshot. ValueError where epochs
         do not ascend as steps do.
         """
-        start = self._kept[0].step if self.base is None else 0
-        times = [(kept.epoch, kept.step - start) for kept in self._kept]
-        times = times if self.base is None else [(0.0, 0), *times]
+        first = self._kept[0]
         alone = (
-            f"{self.path} holds one checkpoint, {self._kept[0].path.name}, which alone says nothing of change: pass "
-            "base= (--base), the checkpoint that training started from"
+            f"{self.path} holds one checkpoint, {first.name}, which alone says nothing of change: pass base= (--base), "
+            "the checkpoint that training started from"
         )
         _ = self.doubts
-        refuse_first({alone: len(times) < 2})
-        found = zip(self._imported.trajectory, times, strict=True)
-        snapshots = [replace(own, epoch=epoch, step=step) for own, (epoch, step) in found]
+        refuse_first({alone: len(self._kept) < 2})
+        found = zip(self._imported.trajectory, self._kept, strict=True)
+        snapshots = [replace(own, epoch=kept.epoch, step=kept.step - first.step) for own, kept in found]
         return replace(self._imported.trajectory, snapshots=snapshots)
 
     @cached_property
@@ -197,9 +197,9 @@ class OutputFolder(Run):
         base, *others = self._imported.trajectory
         named = [replace(each, name=f"{self.path.name}/{each.name.rpartition('/')[2]}") for each in others]
         of_rows = doubts_on_base(
-            replace(self._imported.trajectory, snapshots=[base, *named]), [0, *(kept.epoch for kept in self._kept)]
+            replace(self._imported.trajectory, snapshots=[base, *named]), [kept.epoch for kept in self._kept]
         )
-        return [*of_end, *of_its_log, *of_another_name(self.base, self._kept[-1].path), *of_rows]
+        return [*of_end, *of_its_log, *of_another_name(self.base, self._kept[-1].place), *of_rows]
 
     def _check_one_training(self) -> None:
         """ValueError where the epochs do not ascend as steps do, or a log does not begin with that of the checkpoint
@@ -207,10 +207,10 @@ class OutputFolder(Run):
         two = "these are of two trainings, pass each in a folder of its own"
         pairs, faults = list(pairwise(self._kept)), dict[str, bool]()
         for one, other in pairs:
-            names = f"{self.path}: {other.path.name}"
-            epochs = f"{names} is of epoch {other.epoch:g}, {one.path.name} of epoch {one.epoch:g}: {two}"
+            names = f"{self.path}: {other.name}"
+            epochs = f"{names} is of epoch {other.epoch:g}, {one.name} of epoch {one.epoch:g}: {two}"
             faults[epochs] = other.epoch <= one.epoch
-            logs = f"{names} has another log of the steps up to {one.step:,} than {one.path.name}: {two}"
+            logs = f"{names} has another log of the steps up to {one.step:,} than {one.name}: {two}"
             faults[logs] = bool(other.log) and other.log[: len(one.log)] != one.log
         refuse_first(faults)
 
@@ -231,7 +231,7 @@ class OutputFolder(Run):
 
     @cached_property
     def _imported(self) -> Imported:
-        return import_checkpoints([*([] if self.base is None else [self.base]), *(kept.path for kept in self._kept)])
+        return import_checkpoints([kept.place for kept in self._kept])
 
     @cached_property
     def _state(self) -> Mapping[str, Any]:
@@ -246,15 +246,18 @@ class OutputFolder(Run):
 
     @cached_property
     def _kept(self) -> list[Kept]:
-        """The checkpoints, and the model beside them where it is known to be later."""
+        """The base, where it is given, the checkpoints, and the model beside them where it is known to be later."""
         paths = checkpoints_in(self.path)
-        found = [
-            Kept(path, int(path.name.rpartition("-")[2]), float(state.get("epoch") or number), _logged(state))
+        found = [] if self.base is None else [Kept(self.base, Path(self.base).name, 0, 0.0, ())]
+        found += [
+            Kept(
+                path, path.name, int(path.name.rpartition("-")[2]), float(state.get("epoch") or number), _logged(state)
+            )
             for number, (path, state) in enumerate(zip(paths, map(_read_state, paths), strict=True), start=1)
         ]
         state, weights = _read_state(self.path), self._beside
         if weights is not None and state.get("epoch") and state.get("global_step", 0) > found[-1].step:
-            found.append(Kept(weights, int(state["global_step"]), float(state["epoch"]), _logged(state)))
+            found.append(Kept(weights, weights.name, int(state["global_step"]), float(state["epoch"]), _logged(state)))
         return found
 
     @property
@@ -269,26 +272,24 @@ class OutputFolder(Run):
         notes = [] if self._backbones else ["more than the embedding parameters could not be compared"]
         if not all((path / STATE).is_file() for path in checkpoints_in(self.path)):
             notes.append(f"a checkpoint has no {STATE}: what is called its epoch is its number")
-        if self._beside is None or self._kept[-1].path == self._beside:
+        if self._beside is None or self._kept[-1].place == self._beside:
             return notes
         (final,) = import_checkpoints([self._beside]).trajectory
         same = [
-            kept.path.name
-            for kept, snapshot in list(zip(reversed(self._kept), reversed(self.trajectory.snapshots), strict=False))
+            kept.name
+            for kept, snapshot in zip(reversed(self._kept), reversed(self.trajectory.snapshots), strict=True)
             if all(_is_equal(snapshot.tensors[name], final.tensors[name]) for name in final.tensors)
         ]
         if not same:
             notes.append("the model beside the checkpoints is none of these, and its step is not known: it is left out")
-        elif same[0] != self._kept[-1].path.name:
+        elif same[0] != self._kept[-1].name:
             notes.append(f"the model beside the checkpoints is that of {same[0]}, not of the last one")
         return notes
 
     @cached_property
     def _backbones(self) -> list[Backbone]:
         """Every parameter of the base and of each checkpoint, mapped; none where one of them is an adapter."""
-        places = [self.base] if self.base is not None else []
-        every = (*places, *(kept.path for kept in self._kept))
-        found = [find_places(str(place), find_embedded)[0] for place in every]
+        found = [find_places(str(kept.place), find_embedded)[0] for kept in self._kept]
         try:
             return [open_place(place, place.parts[-1]) for place in found]
         except ValueError:  # what is there for embeddings may be no whole model
