@@ -107,10 +107,6 @@ class Backbone:
         """A parameter in the type that it is stored in (bf16 as the equal fp32), mapped where it can be."""
         return self.held[name] if name in self.held else self.tensors.stored(name)
 
-    def stored(self, name: str) -> str:
-        """What type that is: float32, float16, bfloat16 or float64."""
-        return "float32" if name in self.held else self.tensors.dtype(name)
-
 
 @dataclass(frozen=True, slots=True)
 class BackbonePair:
@@ -253,5 +249,5 @@ def _notes(before: Backbone, after: Backbone) -> Iterator[str]:
     for side in (before, after):
         if side.left_out:
             yield f"not compared, as no part of the backbone: {first_few(side.left_out)} of {side.name}"
-        types = {side.stored(name) for name in side.parameters}
+        types = {side.tensors.dtype(name) for name in side.tensors if name not in side.held}  # what is held is fp32
         yield from rounding_notes(side.name, types, "smaller changes cannot be distinguished from that")
