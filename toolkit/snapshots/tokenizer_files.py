@@ -80,15 +80,14 @@ def read_tokenizer_files(fetch: Fetch, num_rows: int) -> Vocabulary | None:
 
 def _rows(fetch: Fetch) -> dict[str, int]:
     """Token text to row, added tokens among them."""
-    whole, text, plain = fetch("tokenizer.json"), fetch("vocab.txt"), fetch("vocab.json")
-    if whole is not None:
-        rows = _of_tokenizer_json(whole)
-    elif text is not None:
-        with reading(text, "is not UTF-8"), open(text, encoding="utf-8") as file:
+    if (path := fetch("tokenizer.json")) is not None:
+        rows = _of_tokenizer_json(path)
+    elif (path := fetch("vocab.txt")) is not None:
+        with reading(path, "is not UTF-8"), open(path, encoding="utf-8") as file:
             # The last of two equal lines wins, as in transformers.
             rows = {line.removesuffix("\n"): row for row, line in enumerate(file)}
-    elif plain is not None:
-        rows = _checked(plain, read_json(plain))
+    elif (path := fetch("vocab.json")) is not None:
+        rows = _checked(path, read_json(path))
     else:
         return {}
     if added := fetch("added_tokens.json"):
