@@ -74,9 +74,8 @@ class FileTensors(NamedTensors):
         path, entry = self._entries[name]
         if entry[0] in WIDENED and len(entry[1]) == 2:
             return WidenedRows(map_tensor(path, entry), WIDENED[entry[0]])  # type: ignore[return-value]
-        tensor = self.stored(name)
         with np.errstate(over="ignore"):  # an fp64 beyond fp32 becomes infinite, and that is refused
-            return tensor if tensor.dtype == np.float32 else tensor.astype(np.float32)
+            return self.stored(name).astype(np.float32, copy=False)
 
     def stored(self, name: str) -> np.ndarray:
         """A parameter in the type that it is stored in, mapped; bf16, which numpy lacks, as the equal fp32."""
