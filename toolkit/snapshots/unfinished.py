@@ -57,8 +57,7 @@ class RunLock:
         place = path.resolve()
         self.path, self.is_lost = place.parent / f".{place.name}.lock", False
         earlier = _held.get(self.path)
-        lock = None if earlier is None else earlier._hand_over()
-        self._lock = lock or _lock(path, self.path)
+        self._lock = (earlier and earlier._hand_over()) or _lock(path, self.path)
         self.release = weakref.finalize(self, _unlock, self._lock)
         """Lets others write; to release twice, or what was taken over, does nothing."""
         _held[self.path] = self
