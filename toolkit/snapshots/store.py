@@ -305,9 +305,10 @@ class Run(Described):
             self._refuse(self.differences(*names))
         elif os.path.lexists(self.path / JOURNAL):
             named = owned_files(self.path).files
-            there = (name for name in names if not name.endswith("/") and os.path.lexists(self.path / name))
-            if other := [name for name in there if name not in named]:
-                raise ValueError(f"{self.path / other[0]} is not named in the run's {JOURNAL}: move it away")
+            others = [self.path / name for name in names if name not in named and not name.endswith("/")]
+            refuse_first(
+                {f"{path} is not named in the run's {JOURNAL}: move it away": os.path.lexists(path) for path in others}
+            )
 
     def sha256_of(self, name: str) -> str:
         """The sha256 of one of its files."""
