@@ -312,10 +312,10 @@ def test_our_own_runs_and_their_files(tmp_path: Path) -> None:
     assert "position_embeddings" in again.trajectory.at(0).tensors
 
 
-def test_a_name_that_the_caller_knows(tmp_path: Path) -> None:
+def test_the_embedded_model_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = write(tmp_path / "somewhere", tensors_of())
-    imported = import_checkpoints(["minilm"], resolve=lambda name: folder if name == "minilm" else None)
-    assert imported.trajectory.snapshots[0].name == "minilm"
+    monkeypatch.setattr(places_module, "find_embedded", lambda name: folder if name == "minilm" else None)
+    assert import_checkpoints(["minilm"]).trajectory.snapshots[0].name == "minilm"
 
 
 # Names, prefixes, types.

@@ -17,7 +17,6 @@ from toolkit.snapshots.files import check_content, known_sha256
 from toolkit.snapshots.importers import (
     UNREADABLE,
     Place,
-    Resolve,
     check_sizes,
     common_families,
     find_adapter,
@@ -123,9 +122,7 @@ def is_run(place: object) -> bool:
     return isinstance(place, Run) or (isinstance(place, str | Path) and (Path(place) / SNAPSHOTS).is_dir())
 
 
-def open_backbones(
-    before: "Run | str | Path", after: "Run | str | Path | None" = None, *, resolve: Resolve | None = find_embedded
-) -> BackbonePair:
+def open_backbones(before: "Run | str | Path", after: "Run | str | Path | None" = None) -> BackbonePair:
     """Open two checkpoints, or (``before`` alone) a run made with ``--save-model`` and what it started from.
 
     A place is what :func:`toolkit.snapshots.importers.import_checkpoints` takes, but holds one checkpoint; of a run
@@ -138,8 +135,8 @@ def open_backbones(
         if not is_run(before):
             raise ValueError(f"{before} is one checkpoint: pass a second one, or a run made with --save-model")
         run = _as_run(before)
-        return _pair(_start_of(run, resolve), open_place(find_tuned(run), f"{run.path.resolve().name} (after)"))
-    places = [_place(place, resolve) for place in (before, after)]
+        return _pair(_start_of(run), open_place(find_tuned(run), f"{run.path.resolve().name} (after)"))
+    places = [_place(place) for place in (before, after)]
     names = shown_names(places)
     pair = _pair(*(open_place(place, name) for place, name in zip(places, names, strict=True)))
     notes = [note for place in places for note in place.notes]
@@ -166,13 +163,13 @@ def find_tuned(run: Run) -> Place:
     return _single(find_places(run.path / "model"), str(run.path / "model"))
 
 
-def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
+def _start_of(run: Run) -> Backbone:
     """What a run started from, checked against its manifest."""
     config, known, name = run.config, run.manifest["model"], f"{run.path.resolve().name} (before)"
     commit, sha256 = known.get("revision"), known.get("weights_sha256")
     folder = Path(config.model).expanduser()
     # The embedded model, which is verified whenever it is found.
-    is_embedded = resolve is not None and resolve(config.model) is not None
+    is_embedded = find_embedded(config.model) is not None
     is_here = is_embedded or folder.is_dir()
     start = f"{run.path.name} started from"
     faults = {
@@ -185,7 +182,7 @@ def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
     refuse_first(faults)
     place = config.model if is_here else f"{config.model.partition('@')[0]}@{commit}"
     run.check("snapshots/")
-    opened = open_place(_place(place, resolve), name)
+    opened = open_place(_place(place), name)
     first, own_names = run.trajectory.at(0).tensors, opened.families[0].embedding_parameters
     held = {own: first[name] for name, own in own_names.items() if name in first and own in opened.tensors}
     return replace(opened, held=held)
@@ -195,12 +192,12 @@ def _as_run(place: object) -> Run:
     return place if isinstance(place, Run) else Run(Path(str(place)))
 
 
-def _place(place: "Run | str | Path", resolve: Resolve | None) -> Place:
+def _place(place: "Run | str | Path") -> Place:
     """The one checkpoint at a place; of a run, the model that it ended with."""
     if is_run(place):
         run = _as_run(place)
         return replace(find_tuned(run), parts=run.path.resolve().parts[1:])
-    return _single(find_places(place, resolve), str(place))  # type: ignore[arg-type]
+    return _single(find_places(place), str(place))  # type: ignore[arg-type]
 
 
 def _single(found: list[Place], text: str) -> Place:

@@ -15,7 +15,7 @@ from toolkit.families import TABLES
 from toolkit.naming import refuse_first
 from toolkit.snapshots.importers import called, find_places, named_otherwise
 from toolkit.snapshots.snapshot import CHECKED_ROWS, Snapshot, Trajectory
-from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
+from toolkit.snapshots.tokenizer_files import read_settings
 
 KEPT = 1e-4
 """Share of what decay left of its length by which a row that was only decayed may miss its direction: rounding to fp32
@@ -83,7 +83,7 @@ def doubts_on_base(trajectory: Trajectory, epochs: Sequence[float] = ()) -> list
 
 def of_another_name(base: str | Path, after: str | Path) -> list[str]:
     """That the config.json of a checkpoint names another model than the base, where it names any."""
-    start, end = (find_places(str(place), find_embedded)[0] for place in (base, after))
+    start, end = (find_places(str(place))[0] for place in (base, after))
     start_config, end_config = (read_settings(place.fetch("config.json")) for place in (start, end))
     named, shown = end_config.get("_name_or_path"), f"the config.json of {end.parts[-1]}"
     return named_otherwise(named, called(start, start_config), f"{shown}, beside the base {start.parts[-1]},")

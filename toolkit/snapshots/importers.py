@@ -149,9 +149,6 @@ class SelectedTensors(NamedTensors):
         return tensor[self._rows] if isinstance(self._rows, slice) else WidenedRows(tensor, np.asarray, self._rows)  # type: ignore[return-value]
 
 
-Resolve = Callable[[str], "str | Path | None"]
-"""A name such as ``minilm`` to the folder of its checkpoint; None for a name that it does not know."""
-
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERT = (
     "opening a pickle can run any code in it, so this toolkit does not; load it where you trust it and save it again "
@@ -190,11 +187,11 @@ class Place:
     """What to say when the place turns out to hold no weights; the hub may be asked for it."""
 
 
-def find_places(place: str | Path, resolve: Resolve | None = None) -> list[Place]:
+def find_places(place: str | Path) -> list[Place]:
     """The checkpoints at one place, in order of their steps; ValueError with one line when there is none."""
     text = str(place)
-    if isinstance(place, str) and resolve is not None and (folder := resolve(place)) is not None:
-        return [replace(found, parts=(place,)) for found in _in_folder(Path(folder), text)]
+    if isinstance(place, str) and (folder := find_embedded(place)) is not None:
+        return [replace(found, parts=(place,)) for found in _in_folder(folder, text)]
     path = Path(text).expanduser()
     if path.is_dir():
         return _in_folder(path, text)
@@ -488,7 +485,7 @@ class _Opened:
     """What an adapter may call it: the last part of where it lies, and of the name in its config.json."""
 
 
-def import_checkpoints(places: Sequence[str | Path | Run], *, resolve: Resolve | None = find_embedded) -> Imported:
+def import_checkpoints(places: Sequence[str | Path | Run]) -> Imported:
     """Open the embedding parameters of checkpoints, in the given order, memory-mapped; nothing else is read.
 
     Parameters
@@ -498,11 +495,8 @@ def import_checkpoints(places: Sequence[str | Path | Run], *, resolve: Resolve |
         sentence-transformers model the transformer that its modules.json names), a folder of transformers.Trainer (its
         checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors
         file, a run directory (the ends of its epochs, and its last snapshot) or one of its snapshot files, a hub id
-        with or without ``@revision``, or a
-        name that ``resolve`` knows. A folder that peft's save_pretrained wrote holds an adapter, which is read on top
-        of the first checkpoint, without a merge.
-    resolve
-        Function from a name to the folder of its checkpoint; the default knows ``minilm``, the embedded model.
+        with or without ``@revision``, or ``minilm``, the embedded model. A folder that peft's save_pretrained wrote
+        holds an adapter, which is read on top of the first checkpoint, without a merge.
 
     Returns
     -------
@@ -519,7 +513,7 @@ def import_checkpoints(places: Sequence[str | Path | Run], *, resolve: Resolve |
     found: list[Place] = []
     for path in paths:
         with reading(path, UNREADABLE, ValueError):
-            found += find_places(path, resolve)
+            found += find_places(path)
     if not found:
         raise ValueError("nothing to open: pass run directories, or checkpoints (folders, safetensors files, hub ids)")
     opened: list[_Opened] = []

@@ -22,7 +22,7 @@ from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, Place, find_places, import_checkpoints, in_folder
 from toolkit.snapshots.snapshot import CHECKED_ROWS, Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, checkpoints_in, holds_model, open_run
-from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
+from toolkit.snapshots.tokenizer_files import read_settings
 from toolkit.snapshots.weights import SINGLE
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class OutputFolder(Run):
         of_end = [f"{of_all}: training was cut short, or what came later is gone"] if step < last_step else []
         if self.base is None:
             return of_end
-        of_its_log = self._doubts_on_state_of(find_places(str(self.base), find_embedded)[0])
+        of_its_log = self._doubts_on_state_of(find_places(str(self.base))[0])
         base, *others = self._imported.trajectory
         named = [replace(each, name=f"{self.path.name}/{each.name.rpartition('/')[2]}") for each in others]
         of_rows = doubts_on_base(
@@ -289,7 +289,7 @@ class OutputFolder(Run):
     @cached_property
     def _backbones(self) -> list[Backbone]:
         """Every parameter of the base and of each checkpoint, mapped; none where one of them is an adapter."""
-        found = [find_places(str(kept.place), find_embedded)[0] for kept in self._kept]
+        found = [find_places(str(kept.place))[0] for kept in self._kept]
         try:
             return [open_place(place, place.parts[-1]) for place in found]
         except ValueError:  # what is there for embeddings may be no whole model
