@@ -526,18 +526,20 @@ def import_checkpoints(places: Sequence[str | Path | Run]) -> Imported:
         notes += trained
     families = common_families({one.name: one.families for one in opened})
     parameters, said = _common_parameters(opened)
-    notes += said
     sides = [(one.name, {name: one.shapes[name] for name in parameters}) for one in opened]
     for side in sides[1:]:
         check_sizes(sides[0], side, "word_embeddings")
     words = _align(opened, parameters)
-    offset, said = _position_offset(opened, families, parameters)
+    offset = next((one.position_offset for one in opened if one.position_offset is not None), None)
     snapshots = [
         Snapshot(i, place.step or 0, SelectedTensors(one.tensors, parameters, rows), one.name)
         for i, (place, one, rows) in enumerate(zip(found, opened, words.rows, strict=True))
     ]
     problems = notes_on_order(found, names)
-    told = [
+    notes += [
+        *said,
+        *words.notes,
+        *(_position_notes(families, parameters) if offset is None else ()),
         *_renamed_notes(opened, words.renamed),
         *_output_notes(opened),
         *_precision_notes(opened, parameters),
@@ -546,12 +548,12 @@ def import_checkpoints(places: Sequence[str | Path | Run]) -> Imported:
         Trajectory(
             snapshots,
             words.vocabulary,
-            position_offset=offset,
+            position_offset=offset or 0,
             layer_norm_eps=opened[0].layer_norm_eps,
             appended=_appended(opened[0], opened[-1], parameters, words.rows[-1]),
             in_part=_in_part(opened, parameters, words.rows[0], sum(place.num_left_out for place in found)),
         ),
-        tuple(dict.fromkeys([*problems, *notes, *words.notes, *said, *told])),
+        tuple(dict.fromkeys([*problems, *notes])),
         {name: tuple(one.dtypes[name] for one in opened) for name in parameters},
         tuple(family.name for family in families),
         tuple(problems),
@@ -775,14 +777,11 @@ def _align(opened: Sequence[_Opened], parameters: Sequence[str]) -> Alignment:
     return align_words([one.name for one in opened], sizes, [one.vocabulary for one in opened])
 
 
-def _position_offset(
-    opened: Sequence[_Opened], families: Sequence[ModelFamily], parameters: Sequence[str]
-) -> tuple[int, list[str]]:
-    offsets = [one.position_offset for one in opened if one.position_offset is not None]
-    is_open = "position_embeddings" in parameters and any(f.position_start != "zero" for f in families)
-    names = ", ".join(family.name for family in families)
-    note = f"no config.json, and the names fit {names}: position rows are counted from 0 (RoBERTa's start later)"
-    return next(iter(offsets), 0), [note] if is_open and not offsets else []
+def _position_notes(families: Sequence[ModelFamily], parameters: Sequence[str]) -> Iterator[str]:
+    """Of checkpoints of which nothing tells where positions begin: that it is open, where these families differ."""
+    if "position_embeddings" in parameters and any(family.position_start != "zero" for family in families):
+        names = ", ".join(family.name for family in families)
+        yield f"no config.json, and the names fit {names}: position rows are counted from 0 (RoBERTa's start later)"
 
 
 def _output_notes(opened: Sequence[_Opened]) -> Iterator[str]:
