@@ -17,7 +17,7 @@ from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.importers import find_places, on_hub
-from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
+from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_FILES, find_embedded
 from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, check_stored
 
 
@@ -308,7 +308,7 @@ def find_checkpoint(name: str) -> Source:
     the embedded model where that is damaged or not installed, and for what can be none of the three.
     """
     if embedded := find_embedded(name):
-        return Source(name, str(embedded), sha256=EMBEDDED_SHA256)
+        return Source(name, str(embedded), sha256=EMBEDDED_FILES[SINGLE])
     if Path(name).expanduser().is_dir():
         folder = Path(name).expanduser()
         return Source(

