@@ -26,7 +26,7 @@ from toolkit.snapshots.importers import (
     rounding_notes,
     shown_names,
 )
-from toolkit.snapshots.store import SNAPSHOTS, Run
+from toolkit.snapshots.store import SNAPSHOTS, Run, runs_of
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
 from toolkit.snapshots.weights import SINGLE, FileTensors, open_backbone, whole_shards
 
@@ -134,7 +134,7 @@ def open_backbones(before: "Run | str | Path", after: "Run | str | Path | None" 
     if after is None:
         if not is_run(before):
             raise ValueError(f"{before} is one checkpoint: pass a second one, or a run made with --save-model")
-        run = _as_run(before)
+        (run,) = runs_of([before])
         return _pair(_start_of(run), open_place(find_tuned(run), f"{run.path.resolve().name} (after)"))
     places = [_place(place) for place in (before, after)]
     names = shown_names(places)
@@ -188,14 +188,10 @@ def _start_of(run: Run) -> Backbone:
     return replace(opened, held=held)
 
 
-def _as_run(place: object) -> Run:
-    return place if isinstance(place, Run) else Run(Path(str(place)))
-
-
 def _place(place: "Run | str | Path") -> Place:
     """The one checkpoint at a place; of a run, the model that it ended with."""
     if is_run(place):
-        run = _as_run(place)
+        (run,) = runs_of([place])
         return replace(find_tuned(run), parts=run.path.resolve().parts[1:])
     return _single(find_places(place), str(place))  # type: ignore[arg-type]
 
