@@ -104,6 +104,14 @@ def test_what_is_frozen_is_what_is_the_same_in_every_checkpoint(folder, changed,
     assert [condition.label for condition in group.conditions] == [label]
 
 
+def test_a_number_of_a_layer_is_compared_as_tables_are(folder):
+    tensors = load_file(folder / "checkpoint-2" / "model.safetensors")
+    for step in (2, 4):
+        scaled = tensors | {"bert.encoder.layer.1.scale": np.array(step, np.float32)}
+        save_file(scaled, folder / f"checkpoint-{step}" / "model.safetensors")
+    assert toolkit.open_run(folder).recorded["moved"] == ["layers.1"]
+
+
 def test_a_model_beside_the_checkpoints_is_the_last_only_where_it_is_known_to_be_later(folder):
     for name in ("config.json", "model.safetensors", "trainer_state.json", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(folder / "checkpoint-2" / name, folder / name)

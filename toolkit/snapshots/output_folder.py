@@ -333,6 +333,8 @@ def _logged(state: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two arrays are the same, value for value; some rows at a time, until one differs."""
+    if not one.ndim:  # a scalar has no rows
+        return np.array_equal(one, other)
     parts = (slice(start, start + CHECKED_ROWS) for start in range(0, len(one), CHECKED_ROWS))
     return one.shape == other.shape and all(np.array_equal(one[part], other[part]) for part in parts)
 
