@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from toolkit.snapshots.importers import (
     check_sizes,
     common_families,
     find_adapter,
+    find_file,
     find_places,
-    in_folder,
     notes_on_order,
     rounding_notes,
     shown_names,
@@ -42,7 +43,7 @@ SEPARATE = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "*.mod
 
 def hash_weights(folder: Path) -> str | None:
     """Over the safetensors files that a folder's weights are read from; None when it has none."""
-    fetch = in_folder(folder)
+    fetch = partial(find_file, folder)
     single = fetch(SINGLE)
     return _hash_files([single] if single else whole_shards(fetch) or sorted(folder.glob("*.safetensors")))
 

@@ -260,7 +260,7 @@ def _in_folder(folder: Path, text: str) -> list[Place]:
     if not has_weights and not is_beside and len(files) != 1:
         raise ValueError(_why_not(folder, text, [path.name for path in files]))
     file = None if has_weights else folder / WEIGHTS if is_beside else files[0]
-    place = Place(parts, in_folder(folder), file, _step(folder))
+    place = Place(parts, partial(find_file, folder), file, _step(folder))
     if others := _passed_over(place, [*files, *(() if has_weights else folder.glob(f"*/{WEIGHTS}"))]):
         of = f"{parts[-1]}: {file.name if file else SINGLE if (folder / SINGLE).exists() else INDEX}"
         return [replace(place, notes=(f"{of} is read, as its library does, and {first_few(others)} is not",))]
@@ -343,10 +343,10 @@ def _of_file(path: Path, text: str) -> Place:
     parts = path.resolve().parts[1:]
     metadata = read_header(path)[0]
     if {"format", "epoch", "step"} <= metadata.keys():
-        run, step = run_of_snapshot(path), metadata["step"]
-        return Place((f"{run.name}/{path.stem}",), in_folder(run), path, int(step) if step.isdecimal() else None, True)
+        run, step = run_of_snapshot(path), int(metadata["step"]) if metadata["step"].isdecimal() else None
+        return Place((f"{run.name}/{path.stem}",), partial(find_file, run), path, step, True)
     parts = parts[:-1] if path.name in (SINGLE, WEIGHTS) and len(parts) > 1 else (*parts[:-1], path.stem)
-    return Place(parts, in_folder(path.parent), path, _step(path.parent))
+    return Place(parts, partial(find_file, path.parent), path, _step(path.parent))
 
 
 def run_of_snapshot(path: Path) -> Path:
@@ -359,21 +359,17 @@ def _stays_inside(name: str) -> bool:
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
-def in_folder(folder: Path) -> Fetch:
-    """Finds the files of a checkpoint in its folder; ValueError for one of which a Git LFS pointer is there alone."""
-
-    def fetch(name: str) -> Path | None:
-        path = folder / name
-        return check_content(path) if _stays_inside(name) and path.is_file() else None
-
-    return fetch
+def find_file(folder: Path, name: str) -> Path | None:
+    """A file of a checkpoint in its folder; ValueError where a Git LFS pointer is there alone."""
+    path = folder / name
+    return check_content(path) if _stays_inside(name) and path.is_file() else None
 
 
 def _step(folder: Path) -> int | None:
     """The optimizer step that a folder of Trainer is named after, or that its trainer_state.json tells."""
     if match := CHECKPOINT.fullmatch(folder.resolve().name):
         return int(match[1])
-    step = read_settings(in_folder(folder)("trainer_state.json")).get("global_step")
+    step = read_settings(find_file(folder, "trainer_state.json")).get("global_step")
     return step if isinstance(step, int) else None
 
 

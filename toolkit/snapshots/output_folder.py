@@ -19,7 +19,7 @@ from toolkit.naming import refuse_damaged, refuse_first
 from toolkit.snapshots.backbones import Backbone, hash_weights, open_place
 from toolkit.snapshots.bases import doubts_on_base, of_another_name
 from toolkit.snapshots.files import sha256_of_array
-from toolkit.snapshots.importers import Imported, Place, find_places, import_checkpoints, in_folder
+from toolkit.snapshots.importers import Imported, Place, find_file, find_places, import_checkpoints
 from toolkit.snapshots.snapshot import CHECKED_ROWS, Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, checkpoints_in, holds_model, open_run
 from toolkit.snapshots.tokenizer_files import read_settings
@@ -320,7 +320,7 @@ class OutputFolder(Run):
 
 def _read_state(folder: Path) -> Mapping[str, Any]:
     """The trainer_state.json of a folder, empty where there is none; ValueError where a field is none of KINDS."""
-    state = read_settings(in_folder(folder)(STATE))
+    state = read_settings(find_file(folder, STATE))
     odd = [name for name, kind in KINDS.items() if name in state and not isinstance(state[name], kind)]
     refuse_damaged(folder / STATE, {f"has a {', '.join(odd)} of another type than a Trainer writes": odd})
     return state
