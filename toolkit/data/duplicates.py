@@ -2,20 +2,20 @@
 
 import re
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from math import ceil
+from collections.abc import Sequence
+from itertools import pairwise, zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-Bigrams = frozenset[str]
 
 THRESHOLD = 0.8
 """Least Jaccard similarity of two near-duplicates. While no bigram recurs, it forgives one replaced word in a text of
 17 words or more, and a swap of two distant words in one of 35 or more: shorter texts that differ in a word,
 or in who did it to whom, may well differ in their label and are kept."""
+
+AT_A_TIME = 256
+"""Examples that are compared with all others at a time, which bounds memory: a number for each two."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -52,15 +52,17 @@ def near_duplicates(
 
     Notes
     -----
-    Exact, without comparing every pair: two sets with a Jaccard similarity of t or more share at least ceil(t n) of the
-    n elements of each, so that in one common order their first n - ceil(t n) + 1 elements must meet (the prefix filter
-    of similarity joins: Chaudhuri et al. 2006, Bayardo et al. 2007). With the rarest bigrams first, few pairs do, and
-    those are compared in full.
+    Each example is compared with every other one: one product of sparse matrices counts what their bigrams share.
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
-    index = _Index(others, threshold)
-    return np.array([index.holds(_bigrams_of(example)) for example in texts], dtype=bool)
+    of_places = [_bigram_matrix(texts_in_place) for texts_in_place in zip_longest(*texts, *others)]
+    is_repeated = np.zeros(len(texts), dtype=bool)
+    for start in range(0, len(texts), AT_A_TIME):
+        chunk = slice(start, min(start + AT_A_TIME, len(texts)))
+        is_similar = [_jaccard(matrix[chunk], matrix[len(texts) :]) >= threshold for matrix in of_places]
+        is_repeated[chunk] = np.all(is_similar, axis=0).any(axis=1)
+    return is_repeated
 
 
 def words_of(text: str) -> list[str]:
@@ -72,47 +74,20 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text) or text.split()
 
 
-def _bigrams_of(example: tuple[str, ...]) -> tuple[Bigrams, ...]:
-    """Words hold no space: a bigram that starts or ends with one marks the start or the end of the text."""
-    marked = (["", *words_of(text), ""] for text in example)
-    return tuple(frozenset(f"{left} {right}" for left, right in pairwise(words)) for words in marked)
+def _bigrams_of(text: str | None) -> list[tuple[str, ...]]:
+    """Its bigrams, both ends marked by an empty word; of a text that an example lacks one that no text has."""
+    return [()] if text is None else list(pairwise(["", *words_of(text), ""]))
 
 
-def _jaccard(first: Bigrams, second: Bigrams) -> float:
-    shared = len(first & second)
-    return shared / (len(first) + len(second) - shared)
+def _bigram_matrix(texts: Sequence[str | None]) -> Any:
+    """(texts, bigrams) sparse ones where a text has a bigram."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    return CountVectorizer(analyzer=_bigrams_of, binary=True, dtype=np.int32).fit_transform(texts)
 
 
-class _Index:
-    """Examples by the rare bigrams of each of their texts."""
-
-    def __init__(self, examples: Iterable[tuple[str, ...]], threshold: float) -> None:
-        self.threshold = threshold
-        self.examples = list(dict.fromkeys(_bigrams_of(example) for example in examples))
-        self.counts = Counter(bigram for example in self.examples for text in example for bigram in text)
-        self.holders: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-        for number, example in enumerate(self.examples):
-            for place, text in enumerate(example):
-                for bigram in self._prefix(text):
-                    self.holders[place, bigram].append(number)
-
-    def holds(self, example: tuple[Bigrams, ...]) -> bool:
-        """Whether there is an example whose texts are all similar to these."""
-        # Each text alone finds all candidates: take the one with fewer (a premise may recur in thousands of pairs).
-        found = [
-            [self.holders[place, bigram] for bigram in self._prefix(text) if (place, bigram) in self.holders]
-            for place, text in enumerate(example)
-        ]
-        candidates: list[list[int]] = min(found, key=lambda lists: sum(map(len, lists)), default=[])
-        return any(self._is_similar(example, self.examples[number]) for number in set().union(*candidates))
-
-    def _prefix(self, text: Bigrams) -> list[str]:
-        """The rarest bigrams: a similar text has one of them among its own."""
-        # The tiny term: .07 * 100 is 7.000000000000001, and one bigram too few would miss a near-duplicate.
-        length = len(text) - ceil(self.threshold * len(text) - 1e-9) + 1
-        return sorted(text, key=lambda bigram: (self.counts[bigram], bigram))[:length]
-
-    def _is_similar(self, example: tuple[Bigrams, ...], other: tuple[Bigrams, ...]) -> bool:
-        return len(example) == len(other) and all(
-            _jaccard(first, second) >= self.threshold for first, second in zip(example, other, strict=True)
-        )
+def _jaccard(first: Any, second: Any) -> NDArray[np.float64]:
+    """(first, second) the similarity of each two rows."""
+    shared = (first @ second.T).toarray()
+    num_in_either: NDArray[np.int64] = first.getnnz(axis=1)[:, None] + second.getnnz(axis=1) - shared
+    return np.asarray(shared / num_in_either)
