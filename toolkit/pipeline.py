@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from toolkit.config import RunConfig, check_regime, recipe_of, resolve_head_training, run_name
 from toolkit.data.batches import EncodedTask
-from toolkit.data.tasks import Task, check_sources, load_task, task_name
+from toolkit.data.splits import Task
+from toolkit.data.tasks import check_sources, load_task, task_name
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.memory import collecting_nothing
 from toolkit.models.checkpoints import find_checkpoint
@@ -57,14 +58,7 @@ from toolkit.training.trains import in_one_line, what_trains
 class Screen(Protocol):
     """Reports the progress of a run, as `toolkit.reporting.run_screen` does on a terminal."""
 
-    def print_task(
-        self,
-        name: str,
-        column_notes: Sequence[str],
-        carrier: str | None,
-        rows: Iterable[tuple[str, int, int, int, float]],
-        max_length: int,
-    ) -> None: ...
+    def print_task(self, task: Task, rows: Iterable[tuple[str, int, int, int, float]], max_length: int) -> None: ...
 
     def print_components(self, title: str, answer: str, components: Any) -> None: ...
 
@@ -214,8 +208,7 @@ def _print_plan(
         (name, len(split), split.num_truncated, split.num_empty_texts, unknown_share(split, loaded.tokenizer))
         for name, split in data.splits.items()
     ]
-    task = data.task
-    screen.print_task(task.name, [task.taken, *task.units, *task.examples], task.carrier, rows, config.max_length)
+    screen.print_task(data.task, rows, config.max_length)
     screen.print_components(*describe_plan(loaded, config, regime))
 
 

@@ -18,7 +18,7 @@ from toolkit.data.batches import (
     parts_of_batch,
     training_batches,
 )
-from toolkit.data.tasks import Split
+from toolkit.data.splits import Split
 
 lengths_of = st.lists(st.integers(1, 128), min_size=1, max_size=400).map(np.array)
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.refusals import check_refused
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.data.duplicates import THRESHOLD, near_duplicates, words_of
-from toolkit.data.tasks import Split, remove_near_duplicates
+from toolkit.data.splits import Split
+from toolkit.data.tasks import remove_near_duplicates
 
 Example = tuple[str, ...]
 

@@ -27,7 +27,9 @@ from tests.refusals import check_refused, leave, refused
 from toolkit.cli import finetune_main
 from toolkit.config import RunConfig
 from toolkit.data.files import read_file
-from toolkit.data.tasks import Task, load_task
+from toolkit.data.splits import Task
+from toolkit.data.tasks import load_task
+from toolkit.reporting.run_screen import columns_line, example_lines
 from toolkit.training.evaluation import compute_scores
 
 WORDS = [["John", "ran"], ["she", "saw", "Mary"], ["Mary", "ran"], ["they", "ran"]]
@@ -579,11 +581,11 @@ def test_texts_of_which_most_are_one_are_said(rows: list[Any], tmp_path: Path) -
 
 def test_three_examples_are_shown_before_training(tmp_path: Path) -> None:
     made, flags, _ = SHAPES["pair"]
-    assert load_task(RunConfig(**by_files(tmp_path, made), **flags)).examples == [
+    assert example_lines(load_task(RunConfig(**by_files(tmp_path, made), **flags))) == [
         f"{TEXTS[23 - i]} | {TEXTS[i]} -> {THREE[i]}" for i in range(3)
     ]
     made, flags, _ = SHAPES["ignore marks"]
-    shown = load_task(RunConfig(**by_files(tmp_path, made))).examples
+    shown = example_lines(load_task(RunConfig(**by_files(tmp_path, made))))
     assert shown == ["John/not tagged ran/O", "she/O saw/O Mary/B-PER", "Mary/B-PER ran/O"]
 
 
@@ -653,7 +655,7 @@ def outcome(config: RunConfig) -> Any:
     except ValueError as error:
         return str(error).rpartition(": ")[2]
     splits = [(k, v.texts, v.words, [x.tolist() for x in v.labels]) for k, v in task.splits.items()]  # type: ignore[union-attr]
-    return task.kind, task.label_names, task.score, task.taken, task.examples, splits
+    return task.kind, task.label_names, task.score, columns_line(task), example_lines(task), splits
 
 
 def outcomes(configs: list[RunConfig]) -> list[Any]:

@@ -24,6 +24,7 @@ from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
 from toolkit.data.files import GLUE, read_file
 from toolkit.data.labels import encode_labels
 from toolkit.data.tasks import load_task, task_name
+from toolkit.reporting.run_screen import cluster_lines, columns_line
 
 TEXTS = ['a "quoted" word', "tab-free, comma", "naïve café", "null", "NaN", "None"]
 LABELS = ["yes", "no", "yes", "no", "yes", "no"]
@@ -300,13 +301,13 @@ def test_what_was_taken_as_texts_and_labels_is_said(labels: list[object], said: 
     frame["first"] = [f"text {i}" for i in range(len(frame))]
     path = str(write(frame, tmp_path / "data.csv"))
     config = RunConfig(train_file=path, validation_file=path, text_columns=("first", "second"), label_column="stars")
-    assert load_task(config).taken == f"texts: first, second; labels: stars, {said}"
+    assert columns_line(load_task(config)) == f"texts: first, second; labels: stars, {said}"
 
 
 @pytest.mark.parametrize("name", [*BUILTIN_TASKS, *BUILTIN_TOKEN_TASKS])
 def test_of_a_builtin_task_the_labels_of_train_are_counted(name: str) -> None:
     task = load_task(RunConfig(task=name))
-    start, found = task.taken.split("; labels: ")
+    start, found = columns_line(task).split("; labels: ")
     assert start == {"pair": "texts: 2 per example", "roles": "words: each with a tag"}.get(
         name, "texts: 1 per example"
     )
@@ -535,7 +536,7 @@ def test_clusters_are_those_of_a_column_or_of_the_first_text_of_pairs(tmp_path: 
     found = {key: None if own.clusters is None else own.clusters.tolist() for key, own in held.items()}
     assert found == {"one": None, "pair": [0, 0, 1, 1, 2, 2], "alone": None, "named": [1, 0, 2, 2, 0]}
     assert (held["one"].num_repeated_texts, held["alone"].num_repeated_texts) == (3, 0)
-    assert task.units == ["validation: 6 examples in 3 clusters (from): units of intervals"]
+    assert cluster_lines(task) == ["validation: 6 examples in 3 clusters (from): units of intervals"]
     check_refusals(
         ("'validation': unknown column 'form' .did you", lambda: load_task(replace(named, cluster_column="form"))),
         ("'train': unknown column 'from'", lambda: load_task(replace(named, selection_fraction=0.5))),
@@ -615,7 +616,7 @@ def test_glue_tasks_through_the_real_library(name: str, of_hub: Callable[[Any], 
         ("validation_mismatched", "test_mismatched") if name == "mnli" else (),
         f"validation{kinds[0]}",
     )
-    assert task.taken.startswith(f"texts: {', '.join(columns)}; labels: label, ")
+    assert columns_line(task).startswith(f"texts: {', '.join(columns)}; labels: label, ")
 
 
 def test_a_dataset_without_validation_holds_out_a_tenth(of_hub: Callable[[Any], None]) -> None:
@@ -627,7 +628,7 @@ def test_a_dataset_without_validation_holds_out_a_tenth(of_hub: Callable[[Any], 
         len({t for s in task.splits.values() for t in s.texts}),
         task.name,
     ) == ({"train": 36, "validation": 4}, 40, "name")
-    assert task.taken.startswith("texts: text; labels: label, 2 classes (0: ")
+    assert columns_line(task).startswith("texts: text; labels: label, 2 classes (0: ")
 
 
 def test_a_dataset_of_the_hub_is_known_by_what_it_holds(of_hub: Callable[[Any], None]) -> None:

@@ -8,6 +8,8 @@ from rich.console import Console
 from torch import nn
 
 import toolkit
+from toolkit.config import RunConfig
+from toolkit.data.tasks import load_task
 from toolkit.reporting import run_screen
 from toolkit.reporting.run_screen import (
     _doubts,
@@ -31,13 +33,14 @@ def test_a_parameter_that_was_0_has_moved_or_not(read_run, capsys, regime, shown
 
 def test_names_are_shown_as_they_are_and_nothing_is_cut_on_a_narrow_terminal(read_run, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    print_task("a[red]b", ["texts: c[red]d;\nlabels: e"], None, [("validation", 1_234_567, 0, 0, 0.5)], 128)
+    task = replace(load_task(RunConfig()), name="a[red]b", taken_from="texts: c[red]d;\nlabels: e")
+    print_task(task, [("validation", 1_234_567, 0, 0, 0.5)], 128)
     print_components("models[/v1] (BERT)", "Of 9 [red]", toolkit.what_trains(nn.ModuleDict({"[b]": nn.Linear(2, 3)})))
     run = read_run("none", 0)
     Console().print(_drift_table(run, _whole_drift(run), _yardsticks(run.trajectory.snapshots[0])))
     shown = capsys.readouterr().out
     assert "…" not in shown
-    assert shown.startswith("texts: c[red]d; labels: e\n")
+    assert shown.startswith("texts: c[red]d; labels: e, 2 classes (")
     assert [word for word in ("a[red]b", "models[/v1]", "Of 9 [red]", "[b]") if word not in shown] == []
 
 

@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from torch import nn
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, WordTokens
-from toolkit.data.tasks import Task
+from toolkit.data.splits import Task
 from toolkit.training import features as features_module
 from toolkit.training.features import (
     PROBE_STRENGTHS,

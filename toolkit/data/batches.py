@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.tasks import Split, Task
+from toolkit.data.splits import Split, Task
 from toolkit.data.tokens import UNTAGGED
 
 CHUNK_BATCHES = 50

@@ -4,11 +4,11 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,160 +28,17 @@ from toolkit.data.labels import (
     partly_missing,
     rows_without,
 )
+from toolkit.data.splits import Kind, Split, Task, flat
 from toolkit.data.tokens import UNTAGGED, by_example, encode_tags
 from toolkit.naming import cut, first_few, lookup, refuse_first, unknown
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
 
-Kind = Literal["classification", "regression", "tokens", "masked"]
-
-NAMED, LONGEST, NUM_SHOWN, WIDEST = 5, 40, 3, 90
-"""Classes that a line names at most, letters of each (a column of texts, or of numbers of rows, has many), examples
-that are shown, and letters of each."""
+LONGEST = 40
+"""Letters of a text that a warning quotes."""
 
 SELECTION = "selection"
 """The split that --selection-fraction holds out of train."""
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Examples of one split."""
-
-    ids: NDArray[np.int64]
-    """(examples,) row of each example in its source, counted from 0."""
-    texts: tuple[tuple[str, ...], ...]
-    """Per example its one or two texts."""
-    labels: NDArray[Any] | None
-    """(examples,) int64 index into the label names, or float64 for regression; of a token task objects, each the
-    (words,) int64 tags of an example; None when the split has no labels."""
-    words: tuple[tuple[str, ...], ...] | None = None
-    """Per example its words, of a token task."""
-    clusters: NDArray[np.int64] | None = None
-    """(examples,) number of the cluster of each, in the order of appearance; None where every one is on its own."""
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    @property
-    def num_units(self) -> int:
-        """Clusters of its examples; as many as examples where every one is on its own."""
-        return len(self) if self.clusters is None else len(np.unique(self.clusters))
-
-    @property
-    def num_repeated_texts(self) -> int:
-        """Examples whose texts an earlier one has."""
-        return len(self) - len(set(self.texts))
-
-    def take(self, chosen: NDArray[np.int64]) -> "Split":
-        """The examples at some places, in that order."""
-        labels = None if self.labels is None else self.labels[chosen]
-        texts, words = tuple(self.texts[i] for i in chosen), self.words
-        words = None if words is None else tuple(words[i] for i in chosen)
-        clusters = None if self.clusters is None else self.clusters[chosen]
-        return Split(self.ids[chosen], texts, labels, words, clusters)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What is learned and how it is scored."""
-
-    name: str
-    kind: Kind
-    label_names: tuple[str, ...]
-    """Class names in the order of the outputs; empty for regression."""
-    splits: Mapping[str, Split]
-    """``train`` first, then every split that is scored, in order."""
-    reported_split: str
-    """The split whose score stands for the run."""
-    score: str
-    """The headline score: accuracy, matthews, pearson, f1."""
-    file_hashes: Mapping[str, str]
-    """Role to sha256 of each data file; empty unless the data are files. They are part of the run's name."""
-    split_hashes: Mapping[str, str] = field(default_factory=dict)
-    """Split to sha256 of what it holds, of a dataset of the hub; else empty."""
-    commits: Mapping[str, str] = field(default_factory=dict)
-    """``@REVISION`` of a dataset of the hub to its commit; else empty."""
-    num_near_duplicates: Mapping[str, int] | None = None
-    """Scored split to the training examples removed as they nearly repeat one of its items; None: not looked for."""
-    carrier: str | None = None
-    """For a built-in task: what carries the label, by construction."""
-    out_of_distribution: tuple[str, ...] = ()
-    """The splits that are not of the distribution of the training data, as the task or the user says."""
-    taken_from: str = ""
-    """Of a table: ``texts: COLUMNS; labels: COLUMN``."""
-    clusters_of: str = "first text"
-    """What examples of one cluster share."""
-
-    @property
-    def taken(self) -> str:
-        """One line on what was read as texts and labels of train, with counts: a wrong column shows here at once."""
-        train = self.splits["train"]
-        if train.labels is None:
-            return f"{self.taken_from or f'texts: {len(train.texts[0])} per example'}; learned: tokens masked in them"
-        texts = "words: each with a tag" if train.words else f"texts: {len(train.texts[0])} per example"
-        lead = f"{self.taken_from}, " if self.taken_from else f"{texts}; labels: "
-        if self.kind == "regression":
-            return f"{lead}numbers, {train.labels.min():g} to {train.labels.max():g}"
-        counts = np.bincount(flat(train.labels), minlength=len(self.label_names)).tolist()
-        class_counts = first_few(
-            [f"{cut(name, LONGEST)}: {counts[i]:,}" for i, name in enumerate(self.label_names)], NAMED
-        )
-        f1 = f", f1 of {cut(self.label_names[1], LONGEST)}" if (self.kind, len(counts)) == ("classification", 2) else ""
-        return f"{lead}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({class_counts}){f1}"
-
-    @property
-    def units(self) -> list[str]:
-        """A line for each scored split whose examples come in clusters, which are the units of its intervals."""
-        return [
-            f"{name}: {len(split):,} examples in {split.num_units:,} clusters ({self.clusters_of}): units of intervals"
-            for name, split in self.splits.items()
-            if name != "train" and split.num_units < len(split)
-        ]
-
-    @property
-    def examples(self) -> list[str]:
-        """The first examples of train, a line each: what a model reads, and what it is to say."""
-        train, lines = self.splits["train"], []
-        for i in range(min(NUM_SHOWN, len(train))):
-            label = None if train.labels is None else train.labels[i]
-            if train.words is not None and label is not None:
-                tags = ("not tagged" if k == UNTAGGED else self.label_names[k] for k in label)
-                tagged = (f"{word}/{tag}" for word, tag in zip(train.words[i], tags, strict=True))
-                lines.append(cut(" ".join(tagged), WIDEST))
-                continue
-            texts = " | ".join(cut(text, WIDEST // len(train.texts[i])) for text in train.texts[i])
-            named = "" if label is None else f" -> {self.label_names[label] if self.label_names else f'{label:g}'}"
-            lines.append(texts + named)
-        return lines
-
-    @property
-    def num_outputs(self) -> int:
-        return len(self.label_names) or 1
-
-    @property
-    def data_hashes(self) -> Mapping[str, str]:
-        """What the data are known by: of files or of splits; empty for a built-in task."""
-        return {**self.file_hashes, **self.split_hashes, **self.commits}
-
-    def check_data(self, known: Mapping[str, str], run: str) -> None:
-        """ValueError where the data are not those of a ``run``, ``known`` by their hashes."""
-        # Not by commits: a branch moves on, and may hold the same rows.
-        changed = [
-            name for name in (*self.file_hashes, *self.split_hashes) if known.get(name) != self.data_hashes[name]
-        ]
-        if changed:
-            raise ValueError(
-                f"the data of {run} have changed since it was trained ({', '.join(changed)}): put them back, or run "
-                "again"
-            )
-
-
-def flat(labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels of examples, or the tags of all their words that have one."""
-    if labels.dtype != object:
-        return labels
-    tags: NDArray[Any] = np.concatenate(labels)
-    return np.asarray(tags[tags != UNTAGGED])
 
 
 def _read_builtin(task: BuiltinTask) -> RawTask:

@@ -13,7 +13,8 @@ from torch import nn
 from toolkit.analysis.measures import Array
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
 from toolkit.data.files import read_file
-from toolkit.data.tasks import Split, Task, check_texts, load_task, named_path
+from toolkit.data.splits import Split, Task
+from toolkit.data.tasks import check_texts, load_task, named_path
 from toolkit.families import BENEATH, TABLES, family_of
 from toolkit.models.checkpoints import LackingError, find_checkpoint
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier

@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
 from toolkit.comparison.runs import STILL_FALLING, last_fall
 from toolkit.comparison.summaries import FLOORS
+from toolkit.data.splits import Task, flat
+from toolkit.data.tokens import UNTAGGED
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.regimes import layer_ranges
+from toolkit.naming import cut, first_few
 from toolkit.progress import open_console
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Run
@@ -23,29 +27,67 @@ BLOCK_ROWS = 2048
 """Rows that are measured at a time."""
 
 
-def print_task(
-    name: str,
-    column_notes: Sequence[str],
-    carrier: str | None,
-    rows: Iterable[tuple[str, int, int, int, float]],
-    max_length: int,
-) -> None:
-    """Print the columns taken as texts and labels, and the splits of a task.
+NAMED, LONGEST, NUM_SHOWN, WIDEST = 5, 40, 3, 90
+"""Classes that a line names at most, letters of each (a column of texts, or of numbers of rows, has many), examples
+that are shown, and letters of each."""
 
-    Each row is (split, examples, truncated, pairs with an empty text, share of unknown tokens); ``column_notes``: a
-    sentence each; ``carrier``: what in the texts carries the label, of a built-in task.
+
+def print_task(task: Task, rows: Iterable[tuple[str, int, int, int, float]], max_length: int) -> None:
+    """Print what was taken as texts and labels, three examples, the splits of a task, and what carries the label.
+
+    Each row is (split, examples, truncated, pairs with an empty text, share of unknown tokens).
     """
     header = ("split", "examples", f"truncated to {max_length} tokens", "with an empty text", "unknown tokens")
-    table = _table(*header, title=escape(f"Task {name}"))
+    table = _table(*header, title=escape(f"Task {task.name}"))
     for split, *counts, share_unknown in rows:
         share = "not applicable" if math.isnan(share_unknown) else f"{share_unknown:.2%}"
         table.add_row(escape(split), *(f"{count:,}" for count in counts), share)
     console = open_console()
-    for sentence in column_notes:
+    for sentence in (columns_line(task), *cluster_lines(task), *example_lines(task)):
         console.print(escape(" ".join(sentence.split())), soft_wrap=True)
     console.print(table)
-    if carrier:
-        console.print(f"What carries the label: {escape(carrier)}")
+    if task.carrier:
+        console.print(f"What carries the label: {escape(task.carrier)}")
+
+
+def columns_line(task: Task) -> str:
+    """One line on what was read as texts and labels of train, with counts: a wrong column shows here at once."""
+    train = task.splits["train"]
+    if train.labels is None:
+        return f"{task.taken_from or f'texts: {len(train.texts[0])} per example'}; learned: tokens masked in them"
+    texts = "words: each with a tag" if train.words else f"texts: {len(train.texts[0])} per example"
+    lead = f"{task.taken_from}, " if task.taken_from else f"{texts}; labels: "
+    if task.kind == "regression":
+        return f"{lead}numbers, {train.labels.min():g} to {train.labels.max():g}"
+    counts = np.bincount(flat(train.labels), minlength=len(task.label_names)).tolist()
+    class_counts = first_few([f"{cut(name, LONGEST)}: {counts[i]:,}" for i, name in enumerate(task.label_names)], NAMED)
+    f1 = f", f1 of {cut(task.label_names[1], LONGEST)}" if (task.kind, len(counts)) == ("classification", 2) else ""
+    return f"{lead}{len(counts)} {'tags' if task.kind == 'tokens' else 'classes'} ({class_counts}){f1}"
+
+
+def cluster_lines(task: Task) -> list[str]:
+    """A line for each scored split whose examples come in clusters, which are the units of its intervals."""
+    return [
+        f"{name}: {len(split):,} examples in {split.num_units:,} clusters ({task.clusters_of}): units of intervals"
+        for name, split in task.splits.items()
+        if name != "train" and split.num_units < len(split)
+    ]
+
+
+def example_lines(task: Task) -> list[str]:
+    """The first examples of train, a line each: what a model reads, and what it is to say."""
+    train, lines = task.splits["train"], []
+    for i in range(min(NUM_SHOWN, len(train))):
+        label = None if train.labels is None else train.labels[i]
+        if train.words is not None and label is not None:
+            tags = ("not tagged" if k == UNTAGGED else task.label_names[k] for k in label)
+            tagged = (f"{word}/{tag}" for word, tag in zip(train.words[i], tags, strict=True))
+            lines.append(cut(" ".join(tagged), WIDEST))
+            continue
+        texts = " | ".join(cut(text, WIDEST // len(train.texts[i])) for text in train.texts[i])
+        named = "" if label is None else f" -> {task.label_names[label] if task.label_names else f'{label:g}'}"
+        lines.append(texts + named)
+    return lines
 
 
 def print_components(title: str, answer: str, components: pd.DataFrame) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask, Masking, encode_split
-from toolkit.data.tasks import Task
+from toolkit.data.splits import Task
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import find_parameter, word_table
 from toolkit.progress import shows_progress

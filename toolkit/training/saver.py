@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import EncodedTask, WordTokens
-from toolkit.data.tasks import Split
+from toolkit.data.splits import Split
 from toolkit.models.classifier import Loaded, tied_tables
 from toolkit.models.heads import HEAD_DESCRIPTIONS, MaskedHead
 from toolkit.models.lora import merged_state, save_adapter

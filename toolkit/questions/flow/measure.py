@@ -20,7 +20,8 @@ from toolkit.comparison.measure import together
 from toolkit.config import RunConfig, check_seed
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches
 from toolkit.data.files import read_file
-from toolkit.data.tasks import Task, check_texts, load_task
+from toolkit.data.splits import Task
+from toolkit.data.tasks import check_texts, load_task
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
 from toolkit.models.positions import PositionRows, position_rows
 from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start

@@ -22,7 +22,7 @@ from toolkit.analysis.measures import Array
 from toolkit.comparison.conditions import Group, Labels, ReportedRun, arrange
 from toolkit.comparison.intervals import is_constant, two_way_interval
 from toolkit.data.batches import EncodedTask
-from toolkit.data.tasks import Split
+from toolkit.data.splits import Split
 from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import check_model, load_tuned, load_untuned
 from toolkit.naming import at_least

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import Array
 from toolkit.config import check_seed
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
-from toolkit.data.tasks import Task
+from toolkit.data.splits import Task
 from toolkit.families import TABLES
 from toolkit.models.classifier import Classifier, Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
