@@ -6,6 +6,7 @@ import pickle
 import shlex
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,6 +227,7 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
         ({"snapshot_steps": 1.5}, "^snapshot_steps must be an integer or 'log' or None; got"),
         ({"text_columns": "text"}, "^text_columns must be a tuple, each part of it a text; got 'text'$"),
         ({"dropout": "0.1"}, "^dropout must be a number or None; got"),
+        ({"lora": 8}, "^lora must be None or a tuple, each part of it a text; got 8$"),
     ],
 )
 def test_mistakes(changes: dict[str, object], message: str) -> None:
@@ -244,6 +246,11 @@ def test_numbers_of_numpy_are_kept_as_pythons() -> None:
     assert {type(getattr(config, name)) for name in (*given, "learning_rate")} == {int, float}
     assert RunConfig.from_json(config.to_json()) == config
     assert type(RunConfig(weight_decay=1).weight_decay) is int  # as it was: the digest tells 1 from 1.0
+
+
+def test_paths_are_kept_as_texts_and_lists_as_tuples() -> None:
+    config = RunConfig(model=Path("models/mine"), text_columns=["a", "b"])  # type: ignore[arg-type]
+    assert config == RunConfig(model=str(Path("models/mine")), text_columns=("a", "b"))
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,7 @@ def test_a_run_repeats_from_its_config(tiny_config: RunConfig, tmp_path: Path) -
     assert again.path == finished.path
     assert not verify_run(again.path)
     check_refused("pass --overwrite", run, tiny_config, tmp_path)
+    check_refused("finetune takes a RunConfig or a dict of its fields; got 'minilm'", finetune, "minilm")
 
 
 def test_divergence_names_the_step_and_keeps_what_is_on_disk(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -710,7 +710,11 @@ def _check_types(config: RunConfig) -> None:
 
 
 def _as_python(value: object) -> object:
-    """A number of NumPy's as Python's own; any other value as it is."""
+    """A number of NumPy's as Python's own, a path as its text, a list as a tuple; any other value as it is."""
+    if isinstance(value, list):
+        return tuple(map(_as_python, value))
+    if isinstance(value, Path):
+        return str(value)
     # Python's own numbers stay as they are: the digest of a run tells 1 from 1.0.
     if isinstance(value, int | float) and type(value).__module__ == "builtins":
         return value
@@ -725,7 +729,9 @@ def _in_words(annotation: Any) -> str:
     if origin is tuple:
         return f"a tuple, each part of it {_in_words(arguments[0])}"
     if arguments:
-        return " or ".join(repr(argument) if origin is Literal else _in_words(argument) for argument in arguments)
+        # None first: behind a tuple stands what is of its parts.
+        in_order = arguments[::-1] if get_origin(arguments[0]) is tuple else arguments
+        return " or ".join(repr(argument) if origin is Literal else _in_words(argument) for argument in in_order)
     return TYPE_NAMES[annotation]
 
 

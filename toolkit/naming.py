@@ -7,7 +7,7 @@ import os
 import shlex
 import textwrap
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
@@ -179,7 +179,7 @@ class Table(dict[str, T]):
 
 def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
     """Return ``table[name]``; raise ValueError with the nearest match and all choices when there is none."""
-    if name in table:
+    if isinstance(name, Hashable) and name in table:
         return table[name]
     raise ValueError(unknown(name, kind, tuple(table)))
 
@@ -222,7 +222,7 @@ SHORT_FOR = {
 
 def near(name: str, choices: Iterable[str]) -> list[str]:
     """At most three of the choices that a mistyped name may have meant, the likeliest first."""
-    choices = list(choices)
+    name, choices = str(name), list(choices)
     meant = SHORT_FOR.get(name.lstrip("-"), "")
     for choice in choices:  # as a flag, a field or a score is spelt
         if meant and choice.lstrip("-").replace("_", "-") == meant.replace("_", "-"):

@@ -96,9 +96,10 @@ def finetune(
         Another process of the launch has ended or has not answered for ``config.ddp_timeout`` seconds.
     """
     started = time.perf_counter()
-    config = (
-        config if isinstance(config, RunConfig) else RunConfig.from_json(json.dumps(config, default=str), "finetune")
-    )
+    if not isinstance(config, RunConfig | Mapping):
+        raise ValueError(f"finetune takes a RunConfig or a dict of its fields; got {config!r}")
+    if isinstance(config, Mapping):
+        config = RunConfig.from_json(json.dumps(dict(config), default=str), "finetune")
     check_regime(config)
     accelerator = build_accelerator(config)
     with collecting_nothing():  # most of transformers is imported here, and each text is an object for a while

@@ -28,6 +28,9 @@ def test_top_words_are_those_that_moved_furthest_for_their_norm(n):
     assert table["row"].tolist() == [2, 0, 1, 3][:n]
     np.testing.assert_allclose(table["drift_percent"], [50, 10, 2, np.nan][:n])
     assert table["num_steps"].isna().all()
+    still = Trajectory([snapshots[0], Snapshot(1, 1, snapshots[0].tensors)])
+    with pytest.warns(UserWarning, match="no word moved: were the word embeddings frozen"):
+        assert top_words((still,), n).empty
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0, -1.0, 0.0])

@@ -15,6 +15,7 @@ from toolkit.comparison.compare import (
     AT_CHANCE,
     NO_MEAN,
     ONE_CLASS,
+    OTHER_ACCURACY,
     SQUARE_COLUMNS,
     Settings,
     compare,
@@ -549,7 +550,31 @@ def test_settings_out_of_range_are_refused_in_one_line():
         ("margin_points must be above 0 and finite; got inf", lambda: Settings(margin_points=np.inf)),
         ("level must be between 0 and 1", lambda: Settings(level=1)),
         ("alpha must be between 0 and 1", lambda: Settings(alpha=0)),
+        ("margin_points must be above 0 and finite; got '1'", lambda: Settings(margin_points="1")),
     )
+
+
+@pytest.mark.parametrize("pairs", [[], (FULL, PROBE), [(FULL, FULL)], [(FULL, PROBE), (FULL,)], [(FULL, FIXED, PROBE)]])
+def test_pairs_are_pairs_of_two_conditions(six, pairs):
+    check_refused("pairs holds pairs of two labels", compare, six, pairs=pairs)
+
+
+def test_a_pattern_stands_for_the_runs_that_fit_it(places):
+    paths = sorted(path for of_regime in places.values() for path in of_regime)
+    assert compare(f"{paths[0].parent}/*").equals(compare(paths))
+
+
+@pytest.mark.parametrize(("added", "num_items"), [(0, 200), (0.004, 200), (0.09, None)])
+def test_an_accuracy_that_contradicts_the_answers_is_compared_as_it_was_scored(places, added, num_items):
+    """One that is rounded contradicts nothing."""
+    runs = runs_of(places, *draw((0.85, 0.6), 200))
+    for run in runs:
+        object.__setattr__(run, "scores", run.scores.assign(accuracy=run.scores["accuracy"] + added))
+    line = one_line(compare(runs))
+    answers = np.mean([run.predictions.eval("label == prediction").mean() for run in runs[:NUM_SEEDS]])
+    agree(line, first_mean=answers + (added if num_items is None else 0))
+    assert (None if pd.isna(line["num_units"]) else line["num_units"]) == num_items
+    assert line["note"].startswith(OTHER_ACCURACY if num_items is None else "")
 
 
 def test_p_of_an_interval():

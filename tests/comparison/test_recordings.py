@@ -53,7 +53,7 @@ def test_drift_of_recordings_is_that_of_their_snapshots_and_needs_no_scores(reco
             line[["drift_percent", "drift_percent_sd"]].to_list(), [np.mean(drifts), np.std(drifts, ddof=1)]
         )
         assert table.loc[("embeddings frozen", name), ["is_frozen", "drift_percent"]].tolist() == [True, 0]
-    with pytest.warns(UserWarning, match="nothing to compare: pass runs with scores of one split; got"):
+    with pytest.warns(UserWarning, match="pass runs with scores of one split, of which more is better; got"):
         assert toolkit.compare(runs).empty
     assert toolkit.summarise_scores(runs).empty
 

@@ -130,6 +130,14 @@ def test_what_cannot_be_exported_is_said_in_one_line():
         ("expected a DataFrame or a Series; got list", lambda: latex.export_table([1])),
         ("columns names none: pass those to show", lambda: latex.export_table(LONG, columns=[])),
         (r"unknown column 'percnt' \(did you mean 'percent'", lambda: latex.export_table(LONG, columns=["percnt"])),
+        ("unknown width 0.5; choose from: text", lambda: latex.export_table(LONG, width=0.5)),
+        (
+            "decimals must be a whole number of at least 0, or None; got -1",
+            lambda: latex.export_table(LONG, decimals=-1),
+        ),
+        ("decimals must be a whole number", lambda: latex.export_table(LONG, decimals=2.0)),
+        ("a LaTeX label is of letters.*not None", lambda: latex.export_table(LONG, label=None)),
+        ("caption must be a text; got None", lambda: latex.export_table(LONG, caption=None)),
     )
 
 

@@ -99,6 +99,8 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"comparisons": [Comparison("full", "features"), Comparison("features", "full")]}, "compared twice"),
         ({"margin_points": 0.0}, "margin_points must be above 0"),
         ({"margin_points": float("inf")}, "margin_points must be above 0 and finite; got inf"),
+        ({"margin_points": "1"}, "margin_points must be above 0 and finite; got '1'"),
+        ({"conditions": {**CONDITIONS, "full": "none"}}, r"conditions\['full'\] must be a dict of fields; got 'none'"),
         ({"conditions": {**CONDITIONS, "full": {"freez": "none"}}}, "unknown field 'freez'.*freeze"),
         (
             {"conditions": {**CONDITIONS, "full": {"freze": "none"}}},

@@ -109,13 +109,11 @@ def test_without_lightning_it_says_what_to_install(tmp_path: Path, monkeypatch: 
 def test_scores_are_what_validation_logged_at_the_end_of_an_epoch(
     settings: dict[str, float], model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: list[tuple[float, str, dict[str, float]]] = []
-    monkeypatch.setattr(
-        Recording, "score", lambda self, name, /, **splits: heard.append((self._last[0], name, splits)), raising=False
-    )
+    heard: list[tuple[float, str, str, float]] = []
+    monkeypatch.setattr(Recording, "add_score", lambda self, *score: heard.append((self._last[0], *score)))
     batches = fit(lightning, "one", model, tokenizer, tmp_path / "run", **settings)
-    assert [(epoch, name) for epoch, name, _ in heard] == [(e, name) for e in (1, 2) for name in ("loss", "share")]
+    assert [(epoch, name) for epoch, name, *_ in heard] == [(e, name) for e in (1, 2) for name in ("loss", "share")]
     with torch.no_grad():
         losses = [float(model.eval()(**batch).logits.square().sum()) for batch in batches]
-    assert heard[-2][2] == {"validation": pytest.approx(np.mean(losses), rel=1e-5)}
-    assert heard[-1][2] == {"validation": pytest.approx(0.5)}
+    assert heard[-2][2:] == ("validation", pytest.approx(np.mean(losses), rel=1e-5))
+    assert heard[-1][2:] == ("validation", pytest.approx(0.5))

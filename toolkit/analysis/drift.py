@@ -1,6 +1,7 @@
 """The drift table of a trajectory: every measure, stratum, parameter and epoch; its rows one by one; its segments."""
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from itertools import chain, combinations, pairwise
 from typing import Any
@@ -66,7 +67,9 @@ def measure_rows(
 
 
 @with_columns
-def top_words(source: Source | list[Source], n: int = 10, epoch: float | None = None) -> pd.DataFrame:
+def top_words(
+    source: Source | list[Source] | tuple[Source, ...], n: int = 10, epoch: float | None = None
+) -> pd.DataFrame:
     """Which words did fine-tuning change most? Those that moved furthest, in % of the norm that each had before.
 
     >>> words = toolkit.top_words(run, 3)
@@ -86,7 +89,7 @@ def top_words(source: Source | list[Source], n: int = 10, epoch: float | None = 
         One line per word, the furthest first; fewer than ``n`` where fewer moved. Last come words that were 0 before:
         their ``drift_percent`` is undefined. Counts are NA where exposure was not recorded.
     """
-    if isinstance(source, list):
+    if isinstance(source, list | tuple):
         refuse_first(
             {
                 f"expected one run; got {len(source)}: pass one of them, or pandas.concat({{run.path.name: "
@@ -97,6 +100,8 @@ def top_words(source: Source | list[Source], n: int = 10, epoch: float | None = 
     rows = measure_rows(source, "word_embeddings", epoch, ("norm", "relative"))
     moved = rows[rows["norm"] > 0].sort_values(["relative", "norm"], ascending=False, kind="stable")
     top = moved.head(at_least("n", n, 1))
+    if top.empty:
+        warnings.warn("no word moved: were the word embeddings frozen? pass a run that trained them", stacklevel=3)
     columns = ["token", "drift_percent", "num_steps", "num_tokens", "row"]
     return top.assign(drift_percent=100 * top["relative"])[columns].reset_index(drop=True)
 

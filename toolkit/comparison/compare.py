@@ -52,6 +52,7 @@ from toolkit.comparison.intervals import (
 from toolkit.comparison.multiplicity import benjamini_hochberg, moderated_p
 from toolkit.comparison.runs import ENTITY_SCORES, counted_score, item_scores, last_score
 from toolkit.comparison.verdicts import Verdict, among, verdict
+from toolkit.naming import refuse_first
 from toolkit.schema import columns_of, with_columns
 
 COLLAPSED = "every run of both conditions failed: nothing was learned that could differ"
@@ -75,8 +76,10 @@ SCORES_OF_ANSWERS = ("f1", "macro_f1", "matthews")
 """Scores that are no mean over items, of answers each of which is right or wrong."""
 NO_MEAN = "no mean over items: the interval covers seeds, and items only as far as they vary with them"
 OTHER_ITEMS_PER_SEED = "each seed has its own items: the interval is over seeds"
+OTHER_ACCURACY = "the answers that were kept give another accuracy than was scored: the interval is over seeds"
 NO_ANSWERS = "no predictions are at hand: the interval is over seeds, and whether the items are the same is not known"
 CLUSTERED = "the unit is the cluster that items come in: {:,} of them"
+TWO_CONDITIONS = "runs of two conditions of one model and task"
 NO_SEEDS = "seeds not given: runs are paired in the order of their names"
 
 
@@ -89,11 +92,12 @@ class Settings:
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, value in (("level", self.level), ("alpha", self.alpha)):
-            if not 0 < value < 1:
-                raise ValueError(f"{name} must be between 0 and 1; got {value}")
-        if not 0 < self.margin_points < np.inf:
-            raise ValueError(f"margin_points must be above 0 and finite; got {self.margin_points}")
+        share, size = (1.0, "between 0 and 1"), (np.inf, "above 0 and finite")
+        limits = {"level": share, "alpha": share, "margin_points": size}
+        for name, (most, words) in limits.items():
+            value = getattr(self, name)
+            if not isinstance(value, int | float | np.number) or not 0 < value < most:
+                raise ValueError(f"{name} must be {words}; got {value!r}")
 
 
 Lines = list[dict[str, Any]]
@@ -146,6 +150,10 @@ def compare(
     ('full fine-tuning', 'embeddings frozen', 'accuracy', 3)
     """
     settings = Settings(margin_points=margin_points, level=level, alpha=alpha)
+    if pairs is not None:
+        two_each = [pair for pair in pairs if not isinstance(pair, str) and len(set(pair)) == 2]
+        is_so = len(two_each) == len(pairs) > 0
+        refuse_first({f"pairs holds pairs of two labels, such as [('full', 'frozen')]; got {pairs!r}": not is_so})
     groups = arrange(runs, labels, score=score)
     table = compare_groups(groups, pairs, settings)
     if table.empty:
@@ -153,7 +161,7 @@ def compare(
             f"{condition.label} on {group.title}" for group in groups for condition in group.conditions
         )
         has_pairs = any(len(group.conditions) > 1 for group in groups)
-        needed = "runs with scores of one split" if has_pairs else "runs of two conditions of one model and task"
+        needed = "runs with scores of one split, of which more is better" if has_pairs else TWO_CONDITIONS
         warnings.warn(f"nothing to compare: pass {needed}; got {conditions}", stacklevel=2)
     return table
 
@@ -271,7 +279,8 @@ def _compare_score(pair: ConditionPair, split: str, score: str, settings: Settin
         if score == "accuracy" or not is_constant(item_differences[is_counted], 1.0):
             differences = item_differences
     if differences.ndim == 1:
-        record |= estimate_from_seeds(differences, settings, "" if values is not None else _why_over_seeds(pair, split))
+        why = "" if values is not None else _why_over_seeds(pair, split, score)
+        record |= estimate_from_seeds(differences, settings, why)
     else:
         record |= estimate_from_items(differences, settings, *_items_beneath(pair, split, score, differences))
         record["num_units"] = differences.shape[1]
@@ -373,13 +382,15 @@ def _records_of_seeds(pair: ConditionPair) -> Lines:
     return sorted(records, key=lambda record: (record["seed"] is None, record["seed"] or 0))
 
 
-def _why_over_seeds(pair: ConditionPair, split: str) -> str:
+def _why_over_seeds(pair: ConditionPair, split: str, score: str) -> str:
     """Why an interval is over seeds alone, where the answers do not give the score of each item."""
     if not pair.has_answers(split):
         return NO_ANSWERS
     reference = pair.runs[0][0]
     are_same = all(have_same_items(reference, first_run, split) for first_run, _ in pair.runs)
-    return NO_MEAN if are_same else OTHER_ITEMS_PER_SEED
+    if not are_same:
+        return OTHER_ITEMS_PER_SEED
+    return OTHER_ACCURACY if score == "accuracy" else NO_MEAN
 
 
 def estimate_from_items(

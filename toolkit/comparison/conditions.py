@@ -4,6 +4,7 @@ A group is all runs of one model and one task; a condition is those of its runs 
 What a task is a study says itself: it may read the same data in two ways.
 """
 
+import glob
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -31,6 +32,7 @@ from toolkit.comparison.runs import (
 from toolkit.config import MLM, RunConfig, fields_that
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import distinct, names_of, select
+from toolkit.snapshots.output_folder import open_runs
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
 
 SPOKEN = {
@@ -143,8 +145,9 @@ class Group:
         return tuple(run for condition in self.conditions for run in condition.runs)
 
 
-Runs = Sequence[Run | str | Path | Group]
-"""Runs or paths of their directories; or groups that :func:`arrange` made, which have their labels already."""
+Runs = str | Sequence[Run | str | Path | Group]
+"""Runs or paths of their directories, or a pattern of these such as ``"runs/*"``; or groups that :func:`arrange` made,
+which have their labels already."""
 
 
 def led_by(group: Group, condition: Condition) -> dict[str, Any]:
@@ -181,7 +184,8 @@ def arrange(
     groups = [item for item in runs if isinstance(item, Group)] if isinstance(runs, Sequence) else []
     if groups:
         return tuple(groups)
-    opened = runs_of(runs)  # type: ignore[arg-type]
+    is_pattern = isinstance(runs, str) and glob.has_magic(runs)
+    opened = open_runs(runs) if is_pattern else runs_of(runs)  # type: ignore[arg-type]
     if not opened:
         raise ValueError("no runs to report on: pass at least one run directory")
     for run in opened:

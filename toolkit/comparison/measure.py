@@ -33,9 +33,9 @@ OF_HEAD = ("mode", "chosen", "epochs", "num_held_out")
 """What is kept of how the head of a frozen backbone was trained, beside the strength of a convex one."""
 PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "cost", "versions")
 PARTS += ("added_tokens", "git_commit", "devices", "num_processes", "num_threads", "precision")
+"""Sections of a manifest that are kept as they are; of model and frozen a part is."""
 OF_RECORDING = ("problems", "begins_after_steps")
 """Those kept of a run of another loop, where there are any."""
-"""Sections of a manifest that are kept as they are; of model and frozen a part is."""
 
 FEW = 5
 """Moved rows of a stratum below which each is kept, and drawn, by itself."""

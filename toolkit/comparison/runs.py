@@ -33,8 +33,9 @@ LOWER_IS_BETTER = frozenset(
 """Words in the names of scores that no run is judged by: higher counts as better."""
 
 ENTITY_SCORES = ("precision", "recall", "f1")
-SAME_SCORE = 1e-6
-"""A score that is this far from what the answers give is another one of the same name."""
+SAME_SCORE, SAME_ROUNDED = 1e-6, 0.0051
+"""A score that is this far from what the answers give is another one of the same name; an accuracy may be rounded to
+two digits."""
 
 CLUSTER = "cluster"
 """Column of the number of the cluster that an item is of."""
@@ -536,7 +537,7 @@ def item_scores(run: ReportedRun, split: str, score: str, ids: pd.Index) -> NDAr
         right: NDArray[np.float64] = (
             (split_answers["label"] == split_answers["prediction"]).fillna(False).to_numpy(dtype=float)
         )
-        return right
+        return None if abs(right.mean() - value) > SAME_ROUNDED else right  # a NaN contradicts nothing
     if np.isnan(value) or split_answers[["label", "prediction"]].isna().any(axis=None):
         return np.full(len(ids), np.nan) if np.isnan(value) else None
     names = spelled_alike(run.part("task").get("label_names") or ())

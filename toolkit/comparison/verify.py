@@ -1,6 +1,7 @@
 """Whether a report is what its evidence gives, and its evidence what its runs give, where these are at hand."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ from toolkit.comparison.parameter_noise import drift_of
 from toolkit.comparison.runs import ReportedRun, judged_by, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.comparison.verdicts import CARDS, DIGITS, load_cards
-from toolkit.naming import first_few, refuse_first, shown_path
+from toolkit.naming import first_few, refuse_first
 from toolkit.progress import counted, shows_progress
 from toolkit.snapshots import files
 from toolkit.snapshots.output_folder import OutputFolder, with_base
@@ -135,9 +136,8 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
         away = f"{len(check.away):,} not at hand (--runs FOLDER says where they are)"
         measured += f"; {away}: {first_few(check.away, MAX_NAMED)}"
     pronoun = "it" if count == 1 else "them"
-    hint = (
-        [f"{absent_files}; python -m toolkit report --from {shown_path(folder)} makes {pronoun} again"] if count else []
-    )
+    again = f"python -m toolkit report --from {shlex.quote(str(folder))} makes {pronoun} again"
+    hint = [f"{absent_files}; {again}"] if count else []
     return [*printed, *hint, measured], bool(check.differences)
 
 

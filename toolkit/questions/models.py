@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -388,13 +389,14 @@ def relative_difference(values: Array, reference: Array) -> float:
 
 
 @shows_progress("opening the model")
-def open_model(name: str) -> Loaded:
+def open_model(name: str | Path) -> Loaded:
     """The checkpoint (``minilm``, a folder, a hub id) or the tuned model of a run directory, in eval mode.
 
     A checkpoint's pooler is loaded where its files have one, so that parameters are counted as published; of a run's
     parameters those have ``requires_grad`` that were trained, themselves or by an adapter. ValueError for a name that
     cannot be had.
     """
+    name = str(name)
     if not name.strip():
         raise ValueError("MODEL is empty: pass minilm, a folder, a hub id or a run directory")
     loaded: Loaded | None = None

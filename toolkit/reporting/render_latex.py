@@ -280,10 +280,13 @@ def export_table(
         raise ValueError(f"expected a DataFrame or a Series; got {type(table).__name__}: pass pandas.DataFrame of it")
     faults = {
         "the table has no lines: there is nothing to export": table.empty,
-        f"a LaTeX label is of letters, digits, spaces and _:.+/-, not {label!r}": not re.fullmatch(
-            r"[\w:.+/ -]*", label
+        f"a LaTeX label is of letters, digits, spaces and _:.+/-, not {label!r}": (
+            not isinstance(label, str) or not re.fullmatch(r"[\w:.+/ -]*", label)
         ),
         "columns names none: pass those to show, or None for all": columns is not None and not len(columns),
+        f"caption must be a text; got {caption!r}": not isinstance(caption, str),
+        f"decimals must be a whole number of at least 0, or None; got {decimals!r}": decimals is not None
+        and not (isinstance(decimals, int) and decimals >= 0),
     }
     refuse_first(faults)
     lookup(WIDTHS, width, "width")

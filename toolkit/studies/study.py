@@ -97,6 +97,9 @@ class Study(Described):
             object.__setattr__(self, "conditions", arms)
         for name in ("conditions", "tasks", "common", "grid", "tuning"):
             _require(isinstance(getattr(self, name), Mapping), f"{name} must be a dict; got {getattr(self, name)!r}")
+        for owner in ("conditions", "tasks"):
+            for name, settings in getattr(self, owner).items():
+                _require(isinstance(settings, Mapping), f"{owner}[{name!r}] must be a dict of fields; got {settings!r}")
         for name in ("seeds", "sizes", "tuning_seeds", "comparisons"):
             values = getattr(self, name)
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
@@ -110,9 +113,9 @@ class Study(Described):
             "a study needs conditions, tasks and seeds": not (self.conditions and self.tasks and self.seeds),
             f"seeds are given twice: {list(self.seeds)}": len(set(self.seeds)) < len(self.seeds),
             f"sizes are given twice: {list(self.sizes)}": len(set(self.sizes)) < len(self.sizes),
-            f"margin_points must be above 0 and finite; got {self.margin_points}": not 0
-            < self.margin_points
-            < math.inf,
+            f"margin_points must be above 0 and finite; got {self.margin_points!r}": (
+                not isinstance(self.margin_points, int | float) or not 0 < self.margin_points < math.inf
+            ),
             unknown(str(self.score), "score", HEADLINES): self.score not in (None, *HEADLINES),
         }
         refuse_first(faults)

@@ -18,10 +18,12 @@ from transformers.training_args import TrainingArguments
 from toolkit.progress import show
 from toolkit.snapshots.output_folder import evaluations
 from toolkit.snapshots.run_writer import check_startable
-from toolkit.training.record import Recording, check_tokens, named_folder, num_examples_of, record
+from toolkit.training.record import Recording, num_examples_of, record
+from toolkit.training.record_checks import as_array, check_tokens, checked_facts, named_folder
 
-Metrics: TypeAlias = Callable[[EvalPrediction], dict[str, float]]
-"""What a Trainer takes as ``compute_metrics``."""
+Metrics: TypeAlias = Callable[..., dict[str, float]]
+"""What a Trainer takes as ``compute_metrics``: it is called with an EvalPrediction, of ``batch_eval_metrics`` for each
+batch and with ``compute_result``, which is true of the last."""
 
 ARGUMENTS = (
     "learning_rate",
@@ -102,7 +104,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
         self._options: dict[str, Any] = {"allow_half": allow_half, "overwrite": overwrite}
         self._options |= {"condition": condition, "task": task, "added_tokens": check_tokens(added_tokens)}
-        self._seed = seed
+        self._seed = checked_facts({"condition": condition, "task": task, "seed": seed})["seed"]
         self._recording: Recording | None = None
         self._model: Any = None
         self._log: Callable[[dict[str, float]], None] | None = None
@@ -112,7 +114,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._answers: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None
         self._answers_of: dict[str, tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {}
 
-    def keeping_predictions(self, compute_metrics: Metrics) -> Metrics:
+    def keeping_predictions(self, compute_metrics: Metrics | None = None) -> Metrics:
         """What to give the Trainer as ``compute_metrics``: it keeps the answer to each item as well.
 
         Scores then have intervals over items, and a run that gives every item one answer is known to have failed. The
@@ -122,20 +124,19 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         --------
         ``Trainer(..., compute_metrics=snapshots.keeping_predictions(compute_metrics), callbacks=[snapshots])``
         """
+        batches: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None] = []
 
-        @wraps(compute_metrics)
-        def compute(evaluated: EvalPrediction) -> dict[str, float]:
-            labels = np.asarray(evaluated.label_ids)
-            predictions = evaluated.predictions
-            outputs = np.asarray(predictions[0] if isinstance(predictions, tuple) else predictions)
-            if outputs.ndim <= 2 and labels.size == len(outputs):
-                self._answers = (
-                    labels.reshape(-1),
-                    outputs.reshape(-1) if outputs.size == len(outputs) else outputs.argmax(axis=1),
-                )
-            return compute_metrics(evaluated)
+        def compute(evaluated: EvalPrediction, **of_batch: bool) -> dict[str, float]:
+            batches.append(_answers_in(evaluated))
+            if of_batch.get("compute_result", True):
+                known = [each for each in batches if each is not None]
+                if len(known) == len(batches):
+                    labels, predictions = map(np.concatenate, zip(*known, strict=True))
+                    self._answers = labels, predictions
+                batches.clear()
+            return {} if compute_metrics is None else compute_metrics(evaluated, **of_batch)
 
-        return compute
+        return compute if compute_metrics is None else wraps(compute_metrics)(compute)
 
     def log_to(self, trainer: Any) -> None:
         """Log drift at each snapshot by ``trainer.log``, so that what the Trainer reports to shows it as it trains.
@@ -308,6 +309,16 @@ class _Passes:
         elif not self.has_length:
             self.num_steps = self.num_steps or num_taken  # a first pass that is cut short: how long it is, nobody knows
         return self.epoch(state)
+
+
+def _answers_in(evaluated: EvalPrediction) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    """(items,) labels and answers; None of a task that has not one of each for an item."""
+    predictions = evaluated.predictions
+    labels = as_array(evaluated.label_ids)
+    outputs = as_array(predictions[0] if isinstance(predictions, tuple) else predictions)
+    if outputs.ndim > 2 or labels.size != len(outputs):
+        return None
+    return labels.reshape(-1), outputs.reshape(-1) if outputs.size == len(outputs) else outputs.argmax(axis=1)
 
 
 def _arguments(args: TrainingArguments, num_steps: int, model: Any) -> dict[str, Any]:

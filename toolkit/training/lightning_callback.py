@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.snapshots.run_writer import check_startable
-from toolkit.training.record import Recording, check_tokens, named_folder, num_examples_of, record
+from toolkit.training.record import Recording, num_examples_of, record
+from toolkit.training.record_checks import check_tokens, checked_facts, named_folder
 
 try:  # One package under two names, each of which runs callbacks of the other too.
     from lightning.pytorch import Callback
@@ -74,7 +75,7 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         check_startable(named_folder(run_dir), overwrite=overwrite, is_recorded=True)  # before data are prepared
         self._path, self._options = Path(run_dir), {"tokenizer": tokenizer, "added_tokens": check_tokens(added_tokens)}
         self._options |= {"allow_half": allow_half, "overwrite": overwrite}
-        self._options |= {"condition": condition, "seed": seed, "task": task}
+        self._options |= checked_facts({"condition": condition, "seed": seed, "task": task})
         self._recording: Recording | None = None
         self._num_batches, self._last = 0, 0.0
         self._known: dict[str, Any] = {}
@@ -102,7 +103,7 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         self._snapshot(trainer)
         for name, value in trainer.callback_metrics.items():
             if value is not self._known.get(name):
-                self._recording.score(OF_VALIDATION.sub("", name), validation=float(value))
+                self._recording.add_score(OF_VALIDATION.sub("", name), "validation", float(value))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """The snapshot of the epoch."""

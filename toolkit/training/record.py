@@ -3,7 +3,7 @@
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +28,15 @@ from toolkit.training.accelerators import start_together
 from toolkit.training.device_steps import rows_on_host
 from toolkit.training.live_drift import LiveDrift, as_columns, drift_and_norms
 from toolkit.training.passes import PassWatch, Rows, uncompiled
+from toolkit.training.record_checks import (
+    answers_table,
+    check_epoch,
+    check_objects,
+    check_tokens,
+    checked_facts,
+    fault_of_score,
+    named_folder,
+)
 from toolkit.training.step_recorder import IS_OUTPUT_TOO, Recorder
 from toolkit.training.trains import describe_training
 from toolkit.training.updates import Updates
@@ -100,23 +109,6 @@ NO_STEP_SEEN = (
 )
 NOT_BY_A_STEP = "changed in a span in which no step that was seen can have moved it: its exposure is not known"
 REPLACED = "was replaced while it was recorded: the snapshots from here on are not of the model, and none is taken"
-
-
-def named_folder(run_dir: str | Path) -> Path:
-    """Where a run goes; ValueError for an empty text, such as of a variable that is not set: it would mean ``.``."""
-    if run_dir == "":
-        raise ValueError("run_dir must be a name or path; got ''")
-    return Path(run_dir)
-
-
-def check_tokens(tokens: Sequence[Any]) -> list[str]:
-    """``added_tokens`` as a list of texts, of an AddedToken its own; ValueError for what is no list.
-
-    Of one text the letters would be taken for tokens.
-    """
-    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
-        raise ValueError(f"added_tokens must be a list of tokens; got {tokens!r}")
-    return [getattr(token, "content", token) for token in tokens]
 
 
 def record(
@@ -200,7 +192,9 @@ def record(
     ...     recording.snapshot(epoch=1)
     ...     recording.score("accuracy", validation=0.87)
     """
-    run_facts = {"task": task, "condition": condition, "seed": seed, **(facts or {})}
+    run_facts = checked_facts({"task": task, "condition": condition, "seed": seed, **(facts or {})})
+    check_objects(model, tokenizer)
+    check_epoch(epochs_before)
     folder = named_folder(run_dir)
     return Recording(model, folder, tokenizer, added_tokens, allow_half, overwrite, run_facts, epochs_before)
 
@@ -372,8 +366,16 @@ class Recording:
         """
         if not splits:
             raise ValueError(f"score({name!r}) needs the value of at least one split, such as validation=0.87")
+        for value in splits.values():
+            if fault := fault_of_score(name, value):
+                raise ValueError(fault)
         for split, value in splits.items():
-            self.add_score(name, split, value, self._first_epoch if self._last is None else self._last[0])
+            self.add_score(name, split, value)
+
+    @property
+    def _last_epoch(self) -> float:
+        """That of the last snapshot."""
+        return self._first_epoch if self._last is None else self._last[0]
 
     def keep_predictions(
         self,
@@ -387,26 +389,25 @@ class Recording:
         """Keep the answers to the items of a split, as the model is now: comparisons then have intervals over items.
 
         All have one length; an item has the same id in every run that it is compared with. They are of the epoch of the
-        last snapshot, and those of a later epoch take their place. ``clusters``: of each item an id of what it comes
-        from together with others, such as a review; intervals are then over clusters. They are kept as numbers.
+        last snapshot, and those of a later epoch take their place. ``ids`` are whole numbers or texts, ``labels`` and
+        ``predictions`` numbers, of classes their places. ``clusters``: of each item an id of what it comes from
+        together with others, such as a review; intervals are then over clusters. They are kept as numbers. ValueError
+        for answers of another form.
         """
-        epoch = self._first_epoch if self._last is None else self._last[0]
-        columns = {
-            "epoch": epoch,
-            "split": split,
-            "id": list(ids),
-            "label": list(labels),
-            "prediction": list(predictions),
-        }
-        if clusters is not None:
-            if pd.isna(pd.Series(list(clusters), dtype=object)).any():
-                raise ValueError("clusters holds a missing id: give each item the id of its cluster, or one of its own")
-            columns["cluster"] = pd.factorize(np.asarray(clusters))[0]
-        self._predictions[split] = pd.DataFrame(columns)
+        answers = answers_table(split, ids, labels, predictions, clusters)
+        for other_split, others in self._predictions.items():
+            if others["id"].dtype != answers["id"].dtype:
+                raise ValueError(f"ids of {split!r} and of {other_split!r} must be of one kind: whole numbers or texts")
+        answers.insert(0, "epoch", self._last_epoch)
+        self._predictions[split] = answers
 
-    def add_score(self, name: str, split: str, value: float, epoch: float) -> None:
-        """:meth:`score` of one split at a given epoch."""
-        self._scores.setdefault((epoch, self.num_steps, split), {})[name] = float(value)
+    def add_score(self, name: str, split: str, value: float, epoch: float | None = None) -> None:
+        """:meth:`score` of one split, by default at the last snapshot's epoch; one that cannot be kept is left out."""
+        if fault := fault_of_score(name, value):
+            self._note_at_once(f"a score is left out: {fault}")
+            return
+        key = self._last_epoch if epoch is None else epoch, self.num_steps, split
+        self._scores.setdefault(key, {})[name] = float(value)
         if self.headline is None and name != "loss":
             self.headline = name
 
@@ -417,6 +418,7 @@ class Recording:
         the number of optimizer steps that were seen, and need not be given. ValueError for another number, when
         ``epoch`` does not come after the last one, and when the first is not that in which the recording began.
         """
+        check_epoch(epoch)
         step = self.num_steps if step is None else step
         first = f"{self._first_epoch:g}"
         faults = {
@@ -477,10 +479,15 @@ class Recording:
                 problems.append(f"{name} holds NaN or infinity {where} from epoch {epoch:g} on: training diverged")
                 self._has_diverged = True
                 break
-        for problem in (problem for problem in problems if problem not in self._warned):
+        for problem in problems:
+            self._note_at_once(problem)
+
+    def _note_at_once(self, problem: str) -> None:
+        """:meth:`note` a problem, and warn of it the first time."""
+        if problem not in self._warned:
             self._warned.add(problem)
             self.note(problem)
-            warnings.warn(f"{self.path.name}: {problem}", stacklevel=3)
+            warnings.warn(f"{self.path.name}: {problem}", stacklevel=4)
 
     def _measure_live(self, tensors: Mapping[str, Any], writer: RunWriter, *, is_epoch_end: bool) -> None:
         """Measure drift since the first snapshot, and warn of parameters that train otherwise than it seems."""

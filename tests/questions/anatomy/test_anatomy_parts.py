@@ -163,10 +163,13 @@ def test_a_name_in_place_of_a_model_says_what_to_pass() -> None:
     from toolkit.questions.anatomy.measure import take_apart
 
     check_refused(r"expected a model; got minilm: pass open_model\('minilm'\)", take_apart, "minilm", "a film")
+    check_refused(
+        r"expected a model; got Identity\(\): pass open_model\(NAME\)", take_apart, torch.nn.Identity(), "a film"
+    )
 
 
 def test_a_component_of_which_a_part_is_trained_is_neither(tiny_model: Callable[[str], Path]) -> None:
-    loaded = open_model(str(tiny_model("bert")))
+    loaded = open_model(tiny_model("bert"))
     for name, p in loaded.model.backbone.named_parameters():
         p.requires_grad = "query" in name or "position" in name
     states = list_parameters(loaded).set_index("parameter")["requires_grad"]

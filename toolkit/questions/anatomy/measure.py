@@ -571,8 +571,9 @@ def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str 
     ValueError
         The text is empty, has no tokens or is longer than the model reads, or ``loaded`` is a model's name.
     """
-    if isinstance(loaded, str | Path):
-        raise ValueError(f"expected a model; got {loaded}: pass open_model({str(loaded)!r})")
+    if not isinstance(loaded, Loaded):
+        name = repr(str(loaded)) if isinstance(loaded, str | Path) else "NAME"
+        raise ValueError(f"expected a model; got {loaded!s:.60}: pass open_model({name})")
     sentence = read_sentence(loaded, text, pair)
     parts = {part: measure(loaded, sentence) for part, measure in counted(PARTS_OF_ANATOMY.items(), "questions")}
     return Anatomy(model=name or loaded.source.name, family=loaded.family.name, sentence=sentence, **parts)
