@@ -104,10 +104,11 @@ def test_what_is_frozen_is_what_is_the_same_in_every_checkpoint(folder, changed,
     assert [condition.label for condition in group.conditions] == [label]
 
 
-def test_a_number_of_a_layer_is_compared_as_tables_are(folder):
+@pytest.mark.parametrize("values", [np.float32(1), np.full(3, 1e-12)], ids=["a number", "less than fp32 tells"])
+def test_whatever_a_layer_holds_is_compared_as_tables_are(folder, values):
     tensors = load_file(folder / "checkpoint-2" / "model.safetensors")
     for step in (2, 4):
-        scaled = tensors | {"bert.encoder.layer.1.scale": np.array(step, np.float32)}
+        scaled = tensors | {"bert.encoder.layer.1.scale": np.asarray(1 + step * values)}
         save_file(scaled, folder / f"checkpoint-{step}" / "model.safetensors")
     assert toolkit.open_run(folder).recorded["moved"] == ["layers.1"]
 

@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
+from torch import nn
 
 from tests.refusals import check_refusals, check_refused
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
+from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.logs import Exposure, OptimizerLog, TableExposure
 from toolkit.snapshots.ownership import Owned
 from toolkit.snapshots.run_writer import RunWriter, facts_of, start_run
@@ -240,10 +242,20 @@ def test_a_run_that_lost_a_file_is_not_finished(name: str, tmp_path: Path) -> No
     assert not open_run(writer.path).is_finished
 
 
-def test_folders_that_are_no_runs(tmp_path: Path) -> None:
+def test_what_is_no_run_is_answered_with_what_to_pass(tmp_path: Path) -> None:
+    empty, report = tmp_path / "empty", tmp_path / "report"
+    empty.mkdir()
+    report.mkdir()
+    (report / "files.json").write_text("{}")
+    run = write_run(tmp_path / "run").path
     check_refusals(
         ("no run directory at", lambda: open_run(tmp_path / "gone")),
-        ("is not a run directory", lambda: open_run(tmp_path)),
+        (r"no run directory at .*/\*: open_runs takes patterns", lambda: open_run(tmp_path / "*")),
+        ("is not a run directory", lambda: open_run(empty)),
+        (r"holds runs, and is none: pass .*/\* to open_runs", lambda: open_run(tmp_path)),
+        ("takes the path of one run; got list: open_runs takes several", lambda: open_run([run])),  # type: ignore[arg-type]
+        ("expected a folder, a file or a hub id; got Identity", lambda: import_checkpoints([nn.Identity()])),  # type: ignore[list-item]
+        ("report is a report and no model: report --from makes", lambda: import_checkpoints([report])),
     )
 
 

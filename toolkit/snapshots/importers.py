@@ -27,7 +27,7 @@ from toolkit.snapshots.snapshot import (
     Vocabulary,
     check_finite,
 )
-from toolkit.snapshots.store import CHECKPOINT, MANIFEST, SNAPSHOT, SNAPSHOTS, Run, checkpoints_in
+from toolkit.snapshots.store import CHECKPOINT, MAKE_AGAIN, MANIFEST, SNAPSHOT, SNAPSHOTS, WRITTEN, Run, checkpoints_in
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
 from toolkit.snapshots.weights import INDEX, SINGLE, FindEntry, open_weights, whole_shards
 
@@ -319,6 +319,7 @@ def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
     trainings = sorted({path.parent.name for path in folder.glob("*/checkpoint-*") if path.is_dir()})
     anything, deepspeed = any(folder.iterdir()), any(folder.glob("global_step*"))
     reasons = (
+        ((folder / WRITTEN).is_file(), f"is a report and no model: {MAKE_AGAIN}"),
         (variants, f"holds the shards of a variant: give {''.join(variants[:1])} the name {INDEX}"),
         (len(files) > 1, f"holds {len(files)} safetensors files and no {INDEX}: pass one of {', '.join(files)}"),
         (distributed, f"holds a torch.distributed.checkpoint{inner} (.distcp): {MERGE_SHARDS}"),
@@ -508,6 +509,8 @@ def import_checkpoints(places: Sequence[str | Path | Run]) -> Imported:
     paths = [place.path if isinstance(place, Run) else place for place in places]
     found: list[Place] = []
     for path in paths:
+        if not isinstance(path, str | Path):
+            raise ValueError(f"expected a folder, a file or a hub id; got {type(path).__name__}: {PASS_SAVED}")
         with reading(path, UNREADABLE, ValueError):
             found += find_places(path)
     if not found:

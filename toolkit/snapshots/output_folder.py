@@ -301,11 +301,13 @@ class OutputFolder(Run):
 
         Where more than the embedding parameters cannot be read, REST is not.
         """
-        sides = [side.tensors for side in self._backbones or self.trajectory]
+        tables = [side.tensors for side in self._backbones or self.trajectory]
+        # In the type in which they are stored: fp64 may differ by less than fp32 tells.
+        reads: list[Any] = [each.values for each in self._backbones] or [table.__getitem__ for table in tables]
         found: dict[str, bool] = {} if self._backbones else {REST: False}
-        for name in set.intersection(*map(set, sides)):
+        for name in set.intersection(*map(set, tables)):
             component = component_of(self._backbones[0].families[0], name) if self._backbones else name
-            first, *others = (tensors[name] for tensors in sides)
+            first, *others = (read(name) for read in reads)
             is_same = component not in self._imported.trajectory.in_part and all(
                 _is_equal(first, other) for other in others
             )

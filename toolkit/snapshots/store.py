@@ -1,5 +1,6 @@
 """The run directory as it is read, from :func:`open_run` on."""
 
+import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -349,6 +350,7 @@ class Run(Described):
 
 
 MAKE_AGAIN = "report --from makes its page again; the runs that it is about are somewhere else"
+PATTERN = ": open_runs takes patterns"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 """What transformers.Trainer calls the folder of a step."""
 
@@ -371,9 +373,11 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
     >>> run
     Run(...)
     """
+    if not isinstance(path, str | Path):
+        raise ValueError(f"open_run takes the path of one run; got {type(path).__name__}: open_runs takes several")
     path = Path(path)
     if not path.is_dir():
-        raise ValueError(f"no run directory at {path}{meant_by(path)}")
+        raise ValueError(f"no run directory at {path}{PATTERN if glob.has_magic(str(path)) else meant_by(path)}")
     if not (path / SNAPSHOTS).is_dir() and checkpoints_in(path):
         from toolkit.snapshots.output_folder import OutputFolder  # which stands upon all of this
 
@@ -383,6 +387,7 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
         f"{path} is a report and no run: {MAKE_AGAIN}": (path / WRITTEN).is_file(),
         f"{path} is one checkpoint of a training: pass the folder that it lies in, {path.parent}": is_model
         and CHECKPOINT.fullmatch(path.name),
+        f"{path} holds runs, and is none: pass {path}/* to open_runs": any(path.glob(f"*/{SNAPSHOTS}")),
         f"{path} is not a run directory: it has neither config.json nor snapshots/": not (
             (path / "config.json").exists() or (path / SNAPSHOTS).is_dir()
         ),
