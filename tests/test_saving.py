@@ -9,14 +9,31 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModel
 
+from tests.by_hand import begin
 from toolkit import finetune, open_run, pipeline, verify_run
 from toolkit.config import RunConfig
-from toolkit.snapshots.run_writer import RunWriter
+from toolkit.snapshots.run_writer import RunWriter, start_run
+from toolkit.training.saver import Saver
 from toolkit.training.step_recorder import Recorder
 
 write_snapshot = RunWriter.write_snapshot
+
+
+def test_what_analysis_needs_of_the_model_is_there_before_the_first_snapshot(
+    tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """Whoever looks at a run while it trains reads words."""
+    (loaded, data), writer = begin(tiny_config), start_run(tmp_path / "run")
+    Saver(writer, tiny_config, data, loaded, Recorder({}), torch.device("cpu"))
+    writer.release()
+    run = open_run(tmp_path / "run")
+    assert run.vocabulary is not None
+    tokens = loaded.tokenizer.convert_ids_to_tokens(range(len(loaded.tokenizer)))
+    assert list(run.vocabulary.tokens[: len(tokens)]) == tokens
+    assert run.config == tiny_config
 
 
 @pytest.mark.parametrize("freeze", ["none", "embeddings", "backbone"])

@@ -126,3 +126,4 @@ class StepperOfGraphs(Stepper):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.graphs: Any = AsIfCaptured()
+        self.memory = self.graphs.memory

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from accelerate import Accelerator
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader
 from tests.refusals import check_refused
 from toolkit.config import KEEP_THREADS, RunConfig
 from toolkit.pipeline import finetune
-from toolkit.training.accelerators import build_accelerator, resolve_precision, use_all_cores
+from toolkit.training.accelerators import build_accelerator, peak_memory_bytes, resolve_precision, use_all_cores
 
 
 @pytest.mark.parametrize("is_in_study", [True, False])
@@ -34,6 +35,18 @@ def test_a_launch_that_shards_the_model_is_refused(monkeypatch: pytest.MonkeyPat
     """Where there is no GPU Accelerate takes DDP instead, and says nothing."""
     monkeypatch.setenv(f"ACCELERATE_USE_{engine}", "true")
     check_refused(r"finetune does not run under .*: each process trains a whole", build_accelerator, RunConfig())
+
+
+def test_processes_that_accelerate_does_not_see_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where something has begun before for one of them: each would train alone and write where the others do."""
+    build_accelerator(RunConfig())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    check_refused("2 processes were launched, but Accelerate sees 1", build_accelerator, RunConfig())
+
+
+def test_the_peak_of_memory_is_no_less_than_what_is_in_use() -> None:
+    peak, in_use = peak_memory_bytes(SimpleNamespace(device=torch.device("cpu"))), psutil.Process().memory_info().rss
+    assert in_use * 0.9 < peak < in_use * 100
 
 
 def test_the_precision_of_a_launch_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

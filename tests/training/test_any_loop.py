@@ -17,6 +17,9 @@ from tests.training.recorded_texts import TEXTS, count, encode, load, totals
 from tests.training.test_callback import Examples, arguments
 from toolkit.families import TABLES
 from toolkit.models.regimes import locate_embeddings
+from toolkit.training.step_recorder import Recorder
+from toolkit.training.trains import describe_training
+from toolkit.training.updates import Updates
 
 
 class Own:
@@ -223,6 +226,56 @@ def test_drift_and_exposure_of_any_loop(kind: str, loop: str, freezing: str, tin
     for name in TABLES:
         assert Counter(totals(run, name)) == expected[name], run.manifest["problems"]
         assert exposure.tables[name].num_steps == run.trajectory.snapshots[-1].step == 4
+
+
+def test_a_step_accounts_for_what_changed_before_the_next_snapshot_alone() -> None:
+    """What changes later, while only others step, changed in no step that was seen."""
+    words, others = (torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2))
+    updates, recorder = Updates({TABLES[0]: words}), Recorder({TABLES[0]: words})
+    for held, expected in ((words, []), (others, [TABLES[0]]), (words, [])):
+        recorder.record_rates(np.nan, np.nan, 1.0)
+        updates.note_step(torch.optim.SGD([held], lr=0.1), recorder, is_first=True)
+        assert updates.unseen([TABLES[0]]) == expected
+    assert updates.unseen([TABLES[0]]) == [TABLES[0]]
+
+
+@pytest.mark.parametrize("rates", [(0.1, 0.1), (0.1, 0.2)])
+def test_embeddings_at_rates_of_their_own_are_not_replayed_by_one(rates: tuple[float, float]) -> None:
+    parameters = {name: torch.nn.Parameter(torch.ones(4, 2)) for name in TABLES[:2]}
+    groups = [{"params": [own], "lr": rate} for own, rate in zip(parameters.values(), rates, strict=True)]
+    updates, recorder = Updates(parameters), Recorder(parameters)
+    for _ in range(2):
+        recorder.record_rates(np.nan, np.nan, 1.0)
+        updates.note_step(torch.optim.SGD(groups), recorder, is_first=True)
+    assert recorder.learning_rates[0] in rates
+    assert "different learning rates" in str(updates.problem) or rates == (0.1, 0.1)
+
+
+@pytest.mark.parametrize(("decays", "is_told"), [((1, 1, 1), False), ((1, 2, 1), True), ((1, 1, 2), True)])
+def test_a_setting_that_changes_is_told_though_it_changes_back(decays: tuple[float, ...], is_told: bool) -> None:
+    parameters = {TABLES[0]: torch.nn.Parameter(torch.ones(4, 2))}
+    updates, recorder = Updates(parameters), Recorder(parameters)
+    optimizer = adamw(parameters.values())
+    for decay in decays:
+        optimizer.param_groups[0]["weight_decay"] = decay
+        recorder.record_rates(np.nan, np.nan, 1.0)
+        updates.note_step(optimizer, recorder, is_first=True)
+    assert (updates.optimizer_log(recorder, torch.float32) is None) == is_told
+    assert ("changed during training" in str(updates.problem)) == is_told
+
+
+def test_what_will_train_is_said_once_when_every_optimizer_has_had_its_turn(
+    model: Any, tokenizer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    optimizers = optimizers_of("two optimizers", model)
+    with toolkit.record(model.train(), tmp_path / "run") as recording:
+        for _ in range(3):
+            model(**encode(tokenizer, TEXTS)).logits.sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        recording.snapshot(epoch=1)
+    line = f"run, by the optimizers that have stepped: {describe_training(model, optimizers)}\n"
+    assert capsys.readouterr().err.count(line) == 1
 
 
 def test_an_own_class_in_an_own_loop_that_says_so(model: Any, tokenizer: Any, tmp_path: Path) -> None:

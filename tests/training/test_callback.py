@@ -1,5 +1,6 @@
 """The callback in the real Trainer, against a count by hand; that of sentence-transformers is in test_any_loop."""
 
+import json
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from transformers import EvalPrediction, Trainer, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainerControl, TrainerState, TrainingArguments
 
 import toolkit
 from tests.refusals import check_refused
-from tests.training.recorded_texts import TEXTS, count, encode, load, totals, totals_of_tables
+from tests.training.recorded_texts import TEXTS, count, encode, load, totals, totals_of_tables, update
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.comparison.measure import measure
@@ -112,7 +113,7 @@ def test_answers_are_kept_where_a_trainer_scores(
 
     def score(evaluated: Any) -> dict[str, float]:
         heard.append(evaluated)
-        return {"accuracy": 0.5}
+        return {"accuracy": 0.5, "f1": 0.25}
 
     def scored(evaluated: Any) -> dict[str, float]:
         if kind == "numbers":
@@ -130,7 +131,9 @@ def test_answers_are_kept_where_a_trainer_scores(
         eval_strategy=every,
         eval_steps=1,
         max_steps=int(2 * epoch),
+        metric_for_best_model="eval_f1",
     )
+    assert toolkit.open_run(tmp_path / "run").manifest["task"]["score"] == "f1"
     assert ("predictions.parquet" in toolkit.open_run(tmp_path / "run").manifest["files"]) == (kind != "words")
     if kind != "words":
         predictions, outputs = toolkit.open_run(tmp_path / "run").predictions, heard[-1].predictions
@@ -172,8 +175,9 @@ def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
     )
     kept = Path(trainer.state.best_model_checkpoint).name
     assert kept == ("checkpoint-2" if greater_is_better else "checkpoint-4")  # the loss falls
-    problems = toolkit.open_run(tmp_path / "run").manifest["problems"]
-    assert [kept in problem for problem in problems] == [True] * greater_is_better
+    manifest = toolkit.open_run(tmp_path / "run").manifest
+    assert [kept in problem for problem in manifest["problems"]] == [True] * greater_is_better
+    assert manifest["task"]["score"] is None  # a loss is no score
 
 
 def test_training_that_ends_within_an_epoch_and_goes_on(
@@ -225,6 +229,39 @@ def test_the_checkpoints_of_a_trainer_survive(tiny_model: Any, tmp_path: Path) -
     train(out, out / "embeddings", str(out / "checkpoint-2"))
     assert {path: path.read_bytes() for path in kept} == kept
     assert toolkit.verify_run(out / "embeddings") == []
+
+
+def test_of_a_trainer_that_tells_of_no_epoch_the_end_is_kept(
+    model: Any, tokenizer: Any, adamw: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As those of reinforcement learning do, which have a loop of their own; and what is known of any Trainer's run."""
+    settings = TrainingArguments(**arguments(tmp_path / "out", seed=7, warmup_steps=1, max_steps=1))
+    callback, state = Callback(tmp_path / "run", task="mine"), TrainerState(max_steps=4, epoch=0)
+    loader = torch.utils.data.DataLoader(Examples(tokenizer), batch_size=2)
+    kept = {"model": model.train(), "processing_class": tokenizer, "train_dataloader": loader}
+    callback.on_train_begin(settings, state, TrainerControl(), **kept)
+    update(adamw, model(**encode(tokenizer, TEXTS)).logits.sum())
+    callback.on_train_end(settings, TrainerState(max_steps=4, epoch=0.25, global_step=1), TrainerControl())
+    run = toolkit.open_run(tmp_path / "run")
+    assert [(snapshot.epoch, snapshot.step) for snapshot in run.trajectory] == [(0, 0), (0.25, 1)]
+    facts = json.loads((run.path / "config.json").read_text())
+    wanted = {"seed": 7, "task": "mine", "condition": None, "num_train_examples": len(TEXTS)}
+    assert wanted.items() <= facts.items()
+    assert facts["recorded_by"] == "EmbeddingSnapshotCallback"
+    assert "resumed_after_steps" not in facts
+    wanted = {"learning_rate": 1e-3, "max_steps": 1, "num_train_epochs": 2, "warmup_fraction": 0.25, "dropout": 0.1}
+    assert wanted.items() <= facts["arguments"].items()
+    page = f"python -m toolkit drift {run.path} --out {run.path}_page"
+    assert page in capsys.readouterr().out
+
+
+def test_one_that_joins_a_trainer_within_training_records_nothing_and_ends_nothing(tmp_path: Path) -> None:
+    callback, settings = Callback(tmp_path / "run", snapshot_steps=1), TrainingArguments(**arguments(tmp_path / "out"))
+    state = TrainerState(epoch=1.0, global_step=1, max_steps=2)
+    for moment in ("pre_optimizer_step", "step_end", "epoch_end", "evaluate", "save", "train_end"):
+        getattr(callback, f"on_{moment}")(settings, state, TrainerControl())
+    assert not (tmp_path / "run").exists()
+    check_refused("snapshot_steps must be at least 1 or None; got 0", Callback, tmp_path / "run", snapshot_steps=0)
 
 
 @pytest.mark.filterwarnings("ignore")

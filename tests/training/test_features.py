@@ -22,7 +22,7 @@ from tests.by_hand import begin
 from tests.by_hand import logits as answers_of
 from tests.refusals import check_refusals, check_refused
 from tests.training.recorded_texts import totals
-from tests.training.test_linear_probe import OneScale
+from tests.training.test_linear_probe import OneScale, encoded
 from toolkit import finetune
 from toolkit.config import RunConfig, TrainingConfig, digest, resolve_head_training
 from toolkit.data.batches import make_batch, training_batches
@@ -32,7 +32,17 @@ from toolkit.models.tuned import load_tuned
 from toolkit.questions.models import stream_states
 from toolkit.reporting import run_screen
 from toolkit.training import features as features_module
-from toolkit.training.features import HELD_OUT_SHARE, LEAST_HELD_OUT, hold_out, keep_the_better, standardised
+from toolkit.training.evaluation import extract_features
+from toolkit.training.features import (
+    HELD_OUT_SHARE,
+    LEAST_HELD_OUT,
+    hold_out,
+    keep_the_better,
+    standardised,
+    train_head_until_it_stops,
+)
+from toolkit.training.resume import Resumer
+from toolkit.training.step_recorder import Recorder
 
 
 def run(config, folder, **changes):
@@ -234,6 +244,40 @@ def test_a_head_whose_task_is_solved_stops(tiny_config, tmp_path):
     losses = np.array(stopped["held_out_losses"])
     assert losses[-1] < 0.99 * losses[stopped["epochs"] - 1]
     assert stopped["epochs_tried"] < stopped["most_epochs"] / 2
+
+
+@pytest.mark.parametrize("size", [0.01, 100.0])
+def test_training_stops_and_is_kept_by_the_rule_whatever_the_size_of_the_targets(size):
+    """The rule in a loop by hand: a loss counts as lower by a thousandth, and by 1e-4 of the best constant's."""
+    rng, given_config = np.random.default_rng(0), {"batch_size": 4, "warmup_fraction": 0.2, "max_gradient_norm": 1e9}
+    config = RunConfig(**given_config, head="mlp", weight_decay=0.0, head_learning_rate=0.05 * size)
+    features = {name: rng.standard_normal((100, 3)).astype(np.float32) for name in ("train", "validation")}
+    labels = {name: size * (own @ [1.0, 2.0, 3.0]) for name, own in features.items()}
+    data, logs, facts = encoded("regression", labels, 1), [], {}
+    recorder, resumer = Recorder({"word_embeddings": torch.zeros(200, 1)}), Resumer(None, None, None, None, {})
+    resumer._accelerator = accelerator = SimpleNamespace(device=torch.device("cpu"), num_processes=1)
+    model = SimpleNamespace(head=nn.Linear(3, 1))
+    nn.init.zeros_(model.head.weight)  # and so all is a multiple of the size
+    nn.init.zeros_(model.head.bias)
+    moments = train_head_until_it_stops(
+        *(accelerator, model, features, data, config, recorder, lambda log, _: logs.append(log), facts, resumer)
+    )
+    first, last = ((moment, moment.compute_outputs()["validation"]) for moment in moments)
+    best, lowest, held = 0, np.inf, labels["train"][hold_out(None, 100, config.seed)]
+    for epoch, loss in enumerate(facts["held_out_losses"], start=1):
+        assert epoch <= min(best + 10, 200)
+        if loss < 0.999 * lowest and loss < lowest - 1e-4 * held.var():
+            best, lowest = epoch, loss
+    assert (facts["epochs"], facts["epochs_tried"]) == (best, epoch)
+    assert 1 < best == epoch - 10 < 190
+    assert [log.step for log in logs] == list(range(1, 20 * epoch + 1))
+    rates = 0.05 * size * np.minimum(np.arange(1, len(logs) + 1) / 4, 1)
+    np.testing.assert_allclose([log.learning_rate for log in logs], rates)
+    np.testing.assert_allclose(recorder.head_learning_rates, rates[: 20 * best])
+    assert (first[0].epoch, first[0].step, last[0].epoch, last[0].step) == (0, 0, best, 20 * best)
+    assert last[0].train_loss == pytest.approx(np.mean([log.loss for log in logs[20 * (best - 1) : 20 * best]]))
+    kept = np.square(last[1][:, 0] - labels["validation"]).mean()
+    assert kept < 0.5 * np.square(first[1][:, 0] - labels["validation"]).mean()
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.floats(-3, 3), st.integers(0, 99))
@@ -470,6 +514,14 @@ def test_batches_of_texts_apart_keep_their_budget_of_tokens(tiny_pairs):
 def test_states_of_texts_apart_are_refused_where_an_example_has_one_sequence(tiny_pairs):
     loaded, data = begin(replace(tiny_pairs, pair_encoding="separate"))
     check_refused("encoded separately", next, stream_states(loaded, data, data.splits["train"]))
+
+
+def test_features_are_computed_on_the_device_of_the_run_and_of_the_splits_that_are_asked_for():
+    model = nn.Linear(2, 2)
+    model.features = None
+    accelerator = SimpleNamespace(device=torch.device("meta"), mixed_precision="no", autocast=None)
+    assert extract_features(accelerator, model, SimpleNamespace(splits={"train": None}), ()) == {}
+    assert model.weight.is_meta
 
 
 def test_words_that_are_all_held_out_leave_the_trained_head():

@@ -1,5 +1,6 @@
 """The callback in Lightning's own Trainer: drift against numpy, whoever steps, and what is not counted."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def fit(kind: Any, way: str, model: Any, tokenizer: Any, path: Path, **settings:
         | {name: value for name, value in settings.items() if name != "fails_at"},
         callbacks=[toolkit.LightningSnapshotCallback(path, tokenizer=tokenizer)],
     )
-    trainer.fit(Module(), *[torch.utils.data.DataLoader(batches, batch_size=None) for _ in range(2)])
+    loaders = [torch.utils.data.DataLoader(batches, batch_size=1, collate_fn=lambda own: own[0]) for _ in range(2)]
+    trainer.fit(Module(), *loaders)
     return batches
 
 
@@ -70,6 +72,9 @@ def test_drift_is_what_numpy_says_whoever_steps(
     batches = fit(kind, way, model, tokenizer, tmp_path / "run")
     run, after = toolkit.open_run(tmp_path / "run"), locate_embeddings(model).values()
     assert not toolkit.verify_run(run.path)
+    facts = json.loads((run.path / "config.json").read_text())
+    said = (facts["recorded_by"], facts["num_train_examples"], facts["resumed_after_steps"])
+    assert said == ("LightningSnapshotCallback", len(TEXTS), None)
     steps = 2 if way == "accumulated" else 4
     assert [(s.epoch, s.step) for s in run.trajectory] == [(epoch, epoch * steps) for epoch in range(3)]
     drift = toolkit.measure_drift(run, ("norm",)).set_index(["epoch", "stratum", "statistic", "parameter"])["value"]

@@ -163,6 +163,7 @@ def test_it_answers_every_item_as_scikit_learn_does(kind, width):
     model, strength = searched(arrays["train"], labels["train"], is_regression=is_regression, seed=4)
     expected = model.predict(arrays["validation"])
     assert probe.choice["strength"] == strength
+    assert 0 < probe.seconds < 600
     if is_regression:
         np.testing.assert_allclose(probe.outputs["validation"][:, 0], expected, rtol=1e-3, atol=1e-3)
     else:
@@ -211,14 +212,18 @@ def test_folds_run_side_by_side_though_torch_sees_one_thread_within_the_fits(mon
     asked, features = [], {name: _problem(2.0, 3)[0] for name in ("train", "validation")}
     data = encoded("classification", {name: _problem(2.0, 3)[1] for name in features}, 3)
     fit_all = joblib.Parallel
-    monkeypatch.setattr(joblib, "Parallel", lambda n_jobs, **kind: asked.append(n_jobs) or fit_all(n_jobs, **kind))
+    monkeypatch.setattr(
+        joblib,
+        "Parallel",
+        lambda n_jobs, **kind: asked.append((n_jobs, torch.get_num_threads())) or fit_all(n_jobs, **kind),
+    )
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         linear_probe(nn.Linear(20, 3), features, data, 0)
     finally:
         torch.set_num_threads(before)
-    assert set(asked) == {3}
+    assert set(asked) == {(3, 1)}
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -195,8 +195,30 @@ def test_updates_below_the_spacing_of_the_weights(tiny_model: Any, tmp_path: Pat
         assert all("bfloat16" in text and "float32" in text for text in words)
 
 
-def test_no_gradient(tiny_model: Any) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("num_moved", range(5))
+def test_rounding_is_told_of_half_precision_where_half_of_the_values_stay_and_some_move(
+    num_moved: int, dtype: torch.dtype
+) -> None:
+    """Where none moves, a rate of 0 or a step that was skipped may be why."""
+    table = torch.nn.Parameter(torch.ones(4, 2, dtype=dtype))
+    table.grad = torch.ones_like(table)
+    with caught() as texts:
+        live = LiveDrift({WORDS: table}, "run")
+        live.before_update(1)
+        with torch.no_grad():
+            table[:num_moved] += 1
+        live.after_update()
+    is_told = dtype != torch.float32 and num_moved in (1, 2)
+    assert [text.partition(" of the values")[0] for text in texts] == [
+        f"run: {WORDS}: {1 - num_moved / 4:.0%}"
+    ] * is_told
+
+
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_why_what_should_move_stands_still(has_gradient: bool) -> None:
     table = torch.nn.Parameter(torch.ones(2, 2))
+    table.grad = torch.ones(2, 2) if has_gradient else None
     with caught() as texts:
         live = LiveDrift({WORDS: table}, "run")
         for _ in range(3):
@@ -204,7 +226,24 @@ def test_no_gradient(tiny_model: Any) -> None:
             live.after_update()
             live.warn_of_stillness([])
     (text,) = texts
-    assert "no gradient was seen to reach it" in text
+    assert ("lost to the rounding of float32" if has_gradient else "no gradient was seen to reach it") in text
+
+
+def test_the_size_of_a_step_of_a_loop_is_taken_before_the_next_one(
+    model: Any, tokenizer: Any, adamw: Any, tmp_path: Path
+) -> None:
+    table, expected = model.bert.embeddings.word_embeddings.weight, []
+    with watched(model, tmp_path / "run") as (_, recording):
+        for _ in range(3):
+            model(**encode(tokenizer, TEXTS)).logits.square().sum().backward()
+            before, rows = table.detach().double(), table.grad.any(dim=1)
+            adamw.step()
+            adamw.zero_grad()
+            expected.append(float((table.detach() - before)[rows].norm() / before[rows].norm()))
+        recording.snapshot(epoch=1)
+    sizes = toolkit.measure_step_sizes(tmp_path / "run").query("parameter == @WORDS")
+    assert sizes["step"].tolist() == [1, 2]
+    assert sizes["update_to_weight"].tolist() == pytest.approx(expected[:2], rel=1e-6)
 
 
 def test_a_frozen_parameter_that_is_written_to(model: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -306,6 +345,15 @@ def test_of_a_run_of_ours_what_stands_still_is_said_once(case: str, tiny_config:
     assert [text.partition(":")[0] for text in said] == still
     assert bool(still) == bool(line)
     assert all(line in text and "\n" not in text for text in said)
+
+
+def test_what_stands_still_is_said_before_the_end(tiny_config: RunConfig, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*exactly as before training")
+        with pytest.raises(UserWarning):
+            toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path), epochs=3, **LOW_RATE))
+    (path,) = (file.parent for file in tmp_path.rglob("unfinished.json"))
+    assert [snapshot.epoch for snapshot in toolkit.open_run(path).trajectory] == [0, 1]
 
 
 WAYS: dict[str, dict[str, Any]] = {

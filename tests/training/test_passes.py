@@ -11,7 +11,7 @@ import torch
 from tests.training.recorded_texts import TEXTS, encode, ended, load, start, totals
 from toolkit.families import TABLES
 from toolkit.models.regimes import locate_embeddings
-from toolkit.training.passes import PassWatch, _tensors_of
+from toolkit.training.passes import IN_REPLICAS, PassWatch, _tensors_of
 from toolkit.training.record import _tied_parameters, shares_batches
 
 WORDS, _, SEGMENTS = TABLES
@@ -66,6 +66,13 @@ def test_the_very_first_pass_over_frozen_tables_counts(tiny_model: Any) -> None:
     batch = encode(tokenizer, TEXTS[:1])
     model(**batch).logits.sum().backward()
     assert rows_of(watch, WORDS) == sorted(batch["input_ids"][0].tolist())
+
+
+def test_replicas_that_somebody_makes_later_are_told(watched: tuple[Any, Any, PassWatch]) -> None:
+    """As nn.DataParallel does around a part of a recorded model, for each GPU in each pass."""
+    model, tokenizer, watch = watched
+    model.bert.embeddings._replicate_for_data_parallel()(encode(tokenizer, TEXTS)["input_ids"])
+    assert (watch.problem, watch.take()) == (IN_REPLICAS, [])
 
 
 def test_tensors_are_found_in_whatever_a_model_returns() -> None:

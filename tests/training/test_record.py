@@ -8,6 +8,7 @@ import accelerate
 import numpy as np
 import pytest
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import toolkit
 from tests.conftest import DECODERS, FAMILY_CONFIGS, SEQ2SEQ, sizes_of
@@ -241,6 +242,7 @@ def test_where_embeddings_are_frozen_the_rate_is_that_of_all_else(
         ("RMSprop", {}, "RMSprop"),
         ("Adafactor", {}, "Adafactor"),
         ("Adam", {}, "Adam"),
+        ("Rprop", {}, "Rprop"),
         ("SGD", {"momentum": 0.9}, "SGD (momentum)"),
         ("SGD", {"weight_decay": 0.1}, "SGD (weight_decay)"),
         ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, "SGD (momentum, weight_decay)"),
@@ -255,6 +257,7 @@ def test_no_optimizer_stops_the_training(
     run = recorded(model, tokenizer, optimizer, tmp_path / "run", TEXTS, TEXTS).finish()
     assert run.optimizer_log.algorithm == f"torch.optim.{algorithm}"
     assert run.optimizer_log.learning_rates.tolist() == [1e-2, 1e-2]
+    assert {*run.optimizer_log.weight_decay.values()} == {changes.get("weight_decay", 0)}
     (record,) = measure([run]).exposed.to_dict("records")
     assert (record["has_log"], record["num_exposed"]) == (False, len(totals(run, "word_embeddings")))
     check_refused(
@@ -355,12 +358,32 @@ def test_a_gradient_scaler_with_a_fused_optimizer(
 
 
 def test_what_analysis_needs_of_the_model_is_in_an_unfinished_run(tiny_model: Any, tmp_path: Path) -> None:
-    model, _ = load(tiny_model("roberta"))
-    start(model, tmp_path / "run").close()
+    model, tokenizer = load(tiny_model("roberta"))
+    recording = start(model.train(), tmp_path / "run")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    update(optimizer, model(**inputs(model, encode(tokenizer, TEXTS))).logits.sum())
+    recording.snapshot(epoch=1)
+    recording.close()
     run = toolkit.open_run(tmp_path / "run")
     assert not run.is_finished
+    assert run.trajectory.exposure.tables["word_embeddings"].num_steps == 1
+    assert run.optimizer_log.learning_rates.tolist() == [1e-2]
     assert run.trajectory.position_offset == locate_embeddings(model).position_offset > 0
     assert run.trajectory.layer_norm_eps == model.config.layer_norm_eps
+
+
+def test_of_a_recording_that_has_ended_no_hook_is_left(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
+    def hooks() -> list[Any]:
+        of_modules = (own for each in model.modules() for own in (each._forward_hooks, each._forward_pre_hooks))
+        return [
+            hook for own in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks, *of_modules) for hook in own
+        ]
+
+    before = hooks()
+    recording = recorded(model, tokenizer, adamw, tmp_path / "run")
+    assert len(hooks()) > len(before) + 2
+    recording.finish()
+    assert hooks() == before
 
 
 def test_a_recorder_that_an_exception_left_locks_nobody_out(model: Any, tmp_path: Path) -> None:
@@ -406,6 +429,7 @@ def test_what_cannot_be_recorded_is_refused(model: Any, tiny_model: Any, tmp_pat
             lambda: recording.snapshot(epoch=1, step=5),
         ),
         ("snapshots come in order", lambda: recording.snapshot(epoch=0, step=0)),
+        ("needs the value of at least one split", lambda: recording.score("accuracy")),
     )
     run = recording.finish()
     _, grown = load(tiny_model("bert"))

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -28,7 +29,7 @@ from toolkit.snapshots.store import EXPOSURE, SMALL_FILES
 from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, find_state
 from toolkit.training import resume
 from toolkit.training.optimizer import NonFiniteLossError
-from toolkit.training.resume import Interrupted
+from toolkit.training.resume import Interrupted, Resumer
 
 WAYS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {},
@@ -305,6 +306,56 @@ def test_a_state_that_cannot_be_written_ends_the_run(tiny_config: RunConfig, tmp
     with patch.object(files, "_write_parts", fail), ends, pytest.raises(OSError, match=r"No space left.*step-00000002"):
         finetune(config)
     assert seen[-1] <= 4  # where the next state would be written
+
+
+@pytest.mark.parametrize(("device", "waited", "written"), [("cpu", 0.47, 0.0), ("cpu", 0.21, 0.31), ("cuda", 0.1, 1.7)])
+def test_states_of_epochs_take_a_second_and_a_share_of_the_time(
+    device: str, waited: float, written: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a loop by hand: one more, as costly as the others, must fit into 1 s and 1.5 % of the time so far. Writing
+    beside a GPU's training counts .15."""
+    clock, states = SimpleNamespace(now=0.0), SimpleNamespace(seconds=0.0, is_busy=False, check=lambda: None)
+    monkeypatch.setattr(resume, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.get_rng_state())
+    kept: list[int] = []
+
+    def write(step: int, tensors: Any, facts: Any) -> None:
+        clock.now, states.seconds = clock.now + waited, states.seconds + written
+        kept.append(step)
+
+    writer = cast(Any, SimpleNamespace(states=states, write_state=write, wait_for_state=lambda: None))
+    nothing = cast(Any, SimpleNamespace(state=dict))
+    accelerator = SimpleNamespace(device=torch.device(device), num_processes=1)
+    resumer, expected, now = Resumer(accelerator, nothing, writer, None, {}), list[int](), 0.0
+    for epoch in range(1, 401):
+        clock.now, now, number = clock.now + 3, now + 3, len(expected)
+        resumer.after_epoch(epoch, nothing)
+        cost = (number + 1) * (waited + written * (1 if device == "cpu" else 0.15))
+        if now >= 5 and (not number or cost <= 1 + 0.015 * now):
+            expected.append(epoch)
+            now += waited
+    assert kept == expected
+    assert 10 < len(kept) < 100
+    clock.now, states.is_busy = 1e6, True
+    resumer.after_epoch(401, nothing)
+    assert kept == expected
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_a_second_interrupt_ends_it_at_once_and_gives_up_the_state_that_is_written(is_main: bool) -> None:
+    """TERM asks once more, and no more; and what listened before listens again."""
+    given_up: list[int] = []
+    writer = cast(Any, SimpleNamespace(abandon_state=lambda: given_up.append(1)) if is_main else None)
+    resumer = Resumer(SimpleNamespace(num_processes=1), cast(Any, None), writer, None, {})
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with resumer.listening():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert given_up == []
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert given_up == [1] * is_main
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 TWICE = """

@@ -1,6 +1,5 @@
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +14,6 @@ from toolkit.families import TABLES
 from toolkit.snapshots.logs import Exposure
 from toolkit.training.loop import Plan, run_epochs
 from toolkit.training.optimizer import StepLog
-from toolkit.training.resume import Resumer
 from toolkit.training.step_recorder import Recorder
 
 NUM_ROWS = dict(zip(TABLES, (12, 9, 2), strict=True))
@@ -107,29 +105,62 @@ def test_asking_for_the_exposure_between_steps_changes_nothing() -> None:
     _check_same(recorder.exposure(), _record(data, batches))
 
 
-def test_training_takes_every_batch_of_each_epoch() -> None:
-    data, config = _data([3, 5, 2, 7, 1, 4], seed=3), RunConfig(batch_size=2, epochs=3, max_steps=5)
-    taken: list[list[int]] = []
-    unreported: list[StepLog] = []
-    reported: list[int] = []
+class Traced:
+    """A stepper that tells of its steps when it is settled, and a resumer; all that happens is put down in order."""
 
-    class Taker:
-        report: Callable[[StepLog], None]
+    report: Callable[[StepLog], None]
 
-        def take(self, indices: NDArray[np.int64], step: int) -> None:
-            taken.append(indices.tolist())
-            unreported.append(StepLog(step + 1, float(step), 0.0, 0.0))
+    def __init__(self, step: int) -> None:
+        self.step, self.events, self.unreported = step, list[Any](), list[int]()
 
-        def settle(self) -> None:
-            while unreported:
-                self.report(unreported.pop(0))
+    def take(self, indices: NDArray[np.int64], step: int) -> None:
+        self.events.append(("take", step, indices.tolist()))
+        self.unreported.append(step)
 
+    def settle(self) -> None:
+        for step in self.unreported:
+            self.report(StepLog(step + 1, float(step), 0.0, 0.0))
+        self.unreported.clear()
+        self.events.append("settle")
+
+    def restore(self, trainer: Any) -> dict[str, NDArray[Any]]:
+        return {"losses": np.arange(self.step % 3, dtype=float)} if self.step else {}
+
+    def after_step(self, step: int, trainer: Any, losses: list[float]) -> None:
+        self.events.append(("after step", step, [*losses]))
+
+    def after_epoch(self, step: int, trainer: Any, losses: list[float]) -> None:
+        self.events.append(("after epoch", step, [*losses]))
+
+
+def trace(step: int) -> list[Any]:
+    """What happens in an epoch of three steps and two of a second one, a snapshot every two, behind ``step``."""
+    data = _data([3, 5, 2, 7, 1, 4], seed=3)
+    config, own = RunConfig(batch_size=2, epochs=3, max_steps=5, snapshot_steps=2), cast(Any, Traced(step))
     plan = Plan.of(config, data.splits["train"].lengths)
-    stepper, anew = cast(Any, Taker()), Resumer(SimpleNamespace(num_processes=1), Recorder({}), None, None, {})
-    moments = list(run_epochs(plan, data, config, stepper, dict, lambda log, _: reported.append(log.step), anew))
+    told = lambda log, seconds: own.events.append(("step", log.step))  # noqa: E731
+    for moment in run_epochs(plan, data, config, own, dict, told, own):
+        own.events.append((moment.epoch, moment.step, moment.is_epoch_end, moment.train_loss))
+    return own.events  # type: ignore[no-any-return]
 
-    lengths = data.splits["train"].lengths
+
+def test_training_takes_every_batch_of_each_epoch_and_a_state_may_be_written_behind_each() -> None:
+    """All steps are told before a moment comes; a state within an epoch has its losses so far, one behind it none."""
+    lengths, config = np.array([3, 5, 2, 7, 1, 4]), RunConfig(batch_size=2)
     batches = [batch.tolist() for epoch in range(2) for batch in epoch_batches(lengths, config, epoch)]
-    assert taken == batches[:5]
-    assert reported == [1, 2, 3, 4, 5]  # all steps of an epoch before its end, whenever the stepper tells them
-    assert [moment.train_loss for moment in moments[1:]] == [1.0, 3.5]
+    events, nan = trace(0), np.nan
+    assert repr(events) == repr(
+        [
+            (0, 0, True, nan),
+            *(("take", 0, batches[0]), ("after step", 1, [])),
+            *(("take", 1, batches[1]), ("step", 1), ("step", 2), "settle", (2 / 3, 2, False, nan)),
+            ("after step", 2, [0.0, 1.0]),
+            *(("take", 2, batches[2]), ("step", 3), "settle", (1.0, 3, True, 1.0), ("after epoch", 3, [])),
+            *(("take", 3, batches[3]), ("step", 4), "settle", (4 / 3, 4, False, nan)),
+            ("after step", 4, [3.0]),
+            *(("take", 4, batches[4]), ("step", 5), "settle", (5 / 3, 5, True, 3.5), ("after epoch", 5, [])),
+        ]
+    )
+    # From a state it goes on with what came behind it.
+    for step, name, losses in ((2, "after step", [0.0, 1.0]), (3, "after epoch", []), (5, "after epoch", [])):
+        assert repr(trace(step)) == repr(events[events.index((name, step, losses)) + 1 :])

@@ -221,6 +221,11 @@ def test_in_half_precision_no_more_values_move_than_the_note_leaves() -> None:
     assert 0 < (words_of(model) != before).float().mean() < 1 - int(lost) / 100 + 0.01 < 0.51
 
 
+def test_of_half_precision_without_a_rate_no_share_is_told() -> None:
+    told = {*toolkit.what_trains(build(dtype=torch.bfloat16))["note"]}
+    assert told == {"bfloat16: small updates are rounded away"}
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [

@@ -97,7 +97,7 @@ def build_accelerator(config: RunConfig) -> Any:
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
-    from accelerate.utils import GradientAccumulationPlugin, ProjectConfiguration
+    from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs, ProjectConfiguration
 
     # Before Accelerate looks: without a GPU it would take DDP instead and say nothing.
     for variable, engine in SHARDED.items():
@@ -120,7 +120,8 @@ def build_accelerator(config: RunConfig) -> Any:
             num_steps=config.gradient_accumulation_steps, sync_with_dataloader=False
         ),
         log_with=config.log_with,
-        kwargs_handlers=_handlers(config),
+        # How long processes wait for each other.
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=config.ddp_timeout))],
         project_config=ProjectConfiguration(project_dir=logging_dir, logging_dir=logging_dir),
     )
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -136,16 +137,6 @@ def build_accelerator(config: RunConfig) -> Any:
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     return accelerator
-
-
-def _handlers(config: RunConfig) -> list[Any]:
-    """Settings for Accelerate: how long processes wait for each other, and that of DDP some blocks get no gradient."""
-    from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-
-    handlers: list[Any] = [InitProcessGroupKwargs(timeout=timedelta(seconds=config.ddp_timeout))]
-    if config.features != "last":
-        handlers.append(DistributedDataParallelKwargs(find_unused_parameters=True))
-    return handlers
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from toolkit.models.classifier import load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import apply_regime, list_components, locate_embeddings, parse_regime
 from toolkit.training.accelerators import build_accelerator
+from toolkit.training.graphs import padded_length
 from toolkit.training.shortcuts import StandIn
 from toolkit.training.step import Stepper
 from toolkit.training.step_recorder import Recorder
@@ -249,6 +250,12 @@ def test_batches_filled_up_for_graphs_are_the_same_steps(config, changes):
     filled = Training(StepperOfGraphs, own)
     _check_equal(filled, Training(PlainStepper, own), tolerance=2e-5)
     assert filled.stepper.num_replayed == NUM_STEPS
+    # No larger than it must be, and one graph for each shape of a batch.
+    shapes = [(key[:2], memory["input_ids"].shape) for key, memory in filled.stepper.memory.items()]
+    assert len({*shapes}) == len(shapes)
+    sizes = {size for _, (size, _) in shapes}
+    assert sizes == {8 if own.batch_tokens else own.batch_size // own.gradient_accumulation_steps}
+    assert all(length == padded_length(length) for _, (_, length) in shapes)
 
 
 def test_words_of_a_token_task_are_filled_up_too(config):

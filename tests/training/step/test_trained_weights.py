@@ -1,5 +1,6 @@
 """Which weights a step takes, in which order, and that a stepper goes on from another's state with the same bits."""
 
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -192,10 +193,15 @@ REASONS = [
 
 @pytest.mark.parametrize(("changes", "reason"), REASONS, ids=str)
 def test_why_steps_are_not_replayed_from_graphs(monkeypatch, config, changes, reason):
-    stepper = begun(replace(config, **changes))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "steps are not replayed")  # nobody without a GPU misses them
+        stepper = begun(replace(config, **changes))
     assert stepper.why_not_captured == "no CUDA device"
     assert stepper.graph_facts() is None
     stepper.device = SimpleNamespace(type="cuda")
+    assert stepper.graph_facts() == {"share_of_steps": 0, "reason": "no CUDA device"}
+    stepper.num_replayed, stepper.num_steps = 3, 4
+    assert stepper.graph_facts() == {"share_of_steps": 0.75, "reason": "no CUDA device"}
     assert stepper._why_not_captured() == reason
     monkeypatch.setattr(step_module, "MAY_CAPTURE", False)
     assert stepper._why_not_captured() == "turned off"
