@@ -275,7 +275,7 @@ def test_accumulation_and_repetition_change_nothing(tiny_config: RunConfig, tmp_
         np.testing.assert_allclose(one, in_parts, atol=tolerance)
 
 
-@pytest.mark.parametrize("plain", [{}, {"optimizer": "sgd", "gradient_accumulation_steps": 2}])
+@pytest.mark.parametrize("plain", [{}, {"optimizer": "sgd", "gradient_accumulation_steps": 2}, {"freeze": "backbone"}])
 def test_steps_are_counted_from_1_and_the_loss_of_an_epoch_is_their_mean(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: dict[str, Any]
 ) -> None:

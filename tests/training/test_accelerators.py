@@ -15,7 +15,12 @@ from torch.utils.data import DataLoader
 from tests.refusals import check_refused
 from toolkit.config import KEEP_THREADS, RunConfig
 from toolkit.pipeline import finetune
-from toolkit.training.accelerators import build_accelerator, peak_memory_bytes, resolve_precision, use_all_cores
+from toolkit.training.accelerators import (
+    build_accelerator,
+    peak_memory_bytes,
+    resolve_precision,
+    use_all_cores,
+)
 
 
 @pytest.mark.parametrize("is_in_study", [True, False])

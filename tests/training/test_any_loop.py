@@ -13,7 +13,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import toolkit
-from tests.training.recorded_texts import TEXTS, count, encode, load, totals
+from tests.training.recorded_texts import TEXTS, count, encode, load, totals, update
 from tests.training.test_callback import Examples, arguments
 from toolkit.families import TABLES
 from toolkit.models.regimes import locate_embeddings
@@ -267,13 +267,18 @@ def test_a_setting_that_changes_is_told_though_it_changes_back(decays: tuple[flo
 def test_what_will_train_is_said_once_when_every_optimizer_has_had_its_turn(
     model: Any, tokenizer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    optimizers = optimizers_of("two optimizers", model)
+    """Steps of another model's optimizer are none of this one."""
+    optimizers, of_another = optimizers_of("two optimizers", model), torch.nn.Linear(2, 2)
+    foreign = torch.optim.SGD(of_another.parameters(), lr=0.1)
     with toolkit.record(model.train(), tmp_path / "run") as recording:
         for _ in range(3):
             model(**encode(tokenizer, TEXTS)).logits.sum().backward()
             for optimizer in optimizers:
                 optimizer.step()
+            for _ in range(2):
+                update(foreign, of_another(torch.ones(2)).sum())
         recording.snapshot(epoch=1)
+        assert recording.num_steps == 3
     line = f"run, by the optimizers that have stepped: {describe_training(model, optimizers)}\n"
     assert capsys.readouterr().err.count(line) == 1
 

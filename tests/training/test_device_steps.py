@@ -113,6 +113,22 @@ def test_a_step_is_noted_when_its_block_comes_or_somebody_asks() -> None:
     assert found.norms.tolist() == [5, 10, 20]
 
 
+def test_of_sparse_gradients_all_steps_before_are_noted_first() -> None:
+    table = torch.nn.Parameter(torch.ones(4, 2))
+    recorder, waiting = Recorder({WORDS: table}), []
+    recorder._blocks = SimpleNamespace(  # type: ignore[assignment]
+        add=lambda values, note: waiting.append((values.numpy(), note)),
+        drain=lambda: [note(values) for values, note in (waiting.pop() for _ in waiting[:])],
+    )
+    for size in (1.0, 2.0):
+        table.grad = torch.zeros(4, 2).index_fill(0, torch.tensor([3]), size)
+        table.grad = table.grad if size == 1.0 else table.grad.to_sparse()
+        recorder.record_passes(torch.tensor([[3]], dtype=torch.int32), 1)
+    exposure = recorder.exposure()
+    assert exposure is not None
+    assert exposure.tables[WORDS].norms.tolist() == pytest.approx([2**0.5, 8**0.5])
+
+
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_hook_of_a_steady_step_waits_for_the_gpu(tiny_model: Any, tmp_path: Path) -> None:

@@ -197,10 +197,13 @@ def test_its_choice_is_made_on_a_part_of_many_numbers(monkeypatch):
 
 
 def test_a_class_of_one_example_has_no_probe():
+    """One of two has: an example in each of two folds."""
     features, labels = _problem(2.0, 2)
-    labels[:] = np.arange(len(labels)) == 0
-    data = encoded("classification", {"train": labels, "validation": labels}, 2)
-    assert linear_probe(nn.Linear(20, 2), {"train": features, "validation": features}, data, 0) is None
+    for num_rare in (1, 2):
+        labels[:] = np.arange(len(labels)) < num_rare
+        data = encoded("classification", {"train": labels, "validation": labels}, 2)
+        probe = linear_probe(nn.Linear(20, 2), {"train": features, "validation": features}, data, 0)
+        assert (probe is None) == (num_rare == 1)
     # Beside two other classes it takes no part in the choice, and in the fit it does.
     labels = np.concatenate([[0], 1 + _problem(2.0, 2)[1][1:]])
     probe = linear_probe(nn.Linear(20, 3), {"train": features}, encoded("classification", {"train": labels}, 4), 0)

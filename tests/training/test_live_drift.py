@@ -215,18 +215,28 @@ def test_rounding_is_told_of_half_precision_where_half_of_the_values_stay_and_so
     ] * is_told
 
 
-@pytest.mark.parametrize("has_gradient", [False, True])
-def test_why_what_should_move_stands_still(has_gradient: bool) -> None:
+@pytest.mark.parametrize(
+    ("has_gradient", "rates", "reason"),
+    [
+        (False, [1e-3, 1e-3], "no gradient was seen to reach it"),
+        (True, [1e-3, 1e-3], "every update was lost to the rounding of float32"),
+        (True, [0.0], ""),  # as where a warm-up begins
+        (True, [0.0, 0.0], NO_RATE),
+        (True, [0.0, 1e-3], "every update was lost to the rounding of float32"),
+    ],
+)
+def test_why_what_should_move_stands_still(has_gradient: bool, rates: list[float], reason: str) -> None:
     table = torch.nn.Parameter(torch.ones(2, 2))
     table.grad = torch.ones(2, 2) if has_gradient else None
     with caught() as texts:
         live = LiveDrift({WORDS: table}, "run")
-        for _ in range(3):
-            live.before_update(1, [{"params": [table], "lr": 1e-3}])
+        for rate in rates:
+            live.before_update(1, [{"params": [table], "lr": rate}])
             live.after_update()
+        for _ in range(2):
             live.warn_of_stillness([])
-    (text,) = texts
-    assert ("lost to the rounding of float32" if has_gradient else "no gradient was seen to reach it") in text
+    assert len(texts) == bool(reason)
+    assert all(reason in text for text in texts)
 
 
 def test_the_size_of_a_step_of_a_loop_is_taken_before_the_next_one(

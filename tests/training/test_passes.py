@@ -38,6 +38,7 @@ def test_a_token_that_the_mask_hides_is_not_counted_though_it_is_no_padding(
     assert rows_of(watch, WORDS) == sorted(
         batch["input_ids"][0, [0, 1, *range(3, batch["input_ids"].shape[1])]].tolist()
     )
+    assert not watch.has_passes  # the next step learns from others
 
 
 def test_a_mask_of_another_shape_leaves_padding_to_the_table(watched: tuple[Any, Any, PassWatch]) -> None:

@@ -135,7 +135,7 @@ def test_recorded_norms_and_rates_are_those_of_the_update(
     run = recording.finish()
     log, table = run.optimizer_log, run.trajectory.exposure.tables["word_embeddings"]
     assert (run.manifest["problems"], table.num_steps) == ([], 2)
-    assert log.learning_rates.tolist() == [1e-3, 5e-4]
+    assert (log.learning_rates.tolist(), log.clipping_factors.tolist()) == ([1e-3, 5e-4], [1, 1])
     assert unexplained_by_decay(run.trajectory, log) == 0
     assert totals_of_tables(run) == count(model, 2 * [batch])
     for step, gradient in enumerate(gradients):

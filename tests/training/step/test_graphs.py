@@ -125,6 +125,12 @@ def test_where_a_step_cannot_be_captured_it_and_those_after_it_are_taken_without
     check_equal(failing, Training(Stepper, own), tolerance=2e-5)
 
 
+def test_a_run_says_how_many_steps_were_replayed(tiny_config, tmp_path, monkeypatch):
+    said = {"share_of_steps": 0.5, "reason": "planted"}
+    monkeypatch.setattr(Stepper, "graph_facts", lambda self: said)
+    assert finetune(replace(tiny_config, max_steps=1, output_dir=str(tmp_path))).manifest["cuda_graph"] == said
+
+
 CHANGES = [{}, {"snapshot_steps": 2}, {"max_steps": 7}, {"resume_steps": 1}, {"gradient_accumulation_steps": 2}]
 
 
