@@ -42,6 +42,7 @@ from toolkit.comparison.intervals import (
     two_way_interval,
 )
 from toolkit.comparison.multiplicity import benjamini_hochberg, moderated_p
+from toolkit.comparison.parameter_noise import drift_table
 from toolkit.comparison.verdicts import CLAIMED
 from toolkit.schema import columns_of
 from toolkit.snapshots.store import open_run
@@ -561,7 +562,11 @@ def test_pairs_are_pairs_of_two_conditions(six, pairs):
 
 def test_a_pattern_stands_for_the_runs_that_fit_it(places):
     paths = sorted(path for of_regime in places.values() for path in of_regime)
-    assert compare(f"{paths[0].parent}/*").equals(compare(paths))
+    pattern = f"{paths[0].parent}/*"
+    for runs in (pattern, [pattern]):
+        assert compare(runs).equals(compare(paths))
+    assert drift_table(pattern).equals(drift_table(paths))
+    check_refused("no run fits", compare, "nowhere/*")
 
 
 @pytest.mark.parametrize(("added", "num_items"), [(0, 200), (0.004, 200), (0.09, None)])

@@ -4,7 +4,6 @@ A group is all runs of one model and one task; a condition is those of its runs 
 What a task is a study says itself: it may read the same data in two ways.
 """
 
-import glob
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -32,7 +31,6 @@ from toolkit.comparison.runs import (
 from toolkit.config import MLM, RunConfig, fields_that
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import distinct, names_of, select
-from toolkit.snapshots.output_folder import open_runs
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
 
 SPOKEN = {
@@ -184,8 +182,7 @@ def arrange(
     groups = [item for item in runs if isinstance(item, Group)] if isinstance(runs, Sequence) else []
     if groups:
         return tuple(groups)
-    is_pattern = isinstance(runs, str) and glob.has_magic(runs)
-    opened = open_runs(runs) if is_pattern else runs_of(runs)  # type: ignore[arg-type]
+    opened = runs_of(runs)  # type: ignore[arg-type]
     if not opened:
         raise ValueError("no runs to report on: pass at least one run directory")
     for run in opened:

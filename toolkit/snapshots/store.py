@@ -432,11 +432,23 @@ def trajectory_of(source: Source) -> Trajectory:
 
 
 def listed(sources: Iterable[T]) -> list[T]:
-    """What a function of several runs is given, as a list; ValueError for one alone: a str is a sequence of letters."""
-    if isinstance(sources, str | Path | Run | Trajectory) or not isinstance(sources, Iterable):
+    """What a function of several runs is given, as a list, in place of a pattern the runs that fit it.
+
+    ValueError for one alone: a str is a sequence of letters.
+    """
+    is_alone = isinstance(sources, str | Path | Run | Trajectory) or not isinstance(sources, Iterable)
+    if is_alone and not _is_pattern(sources):
         alone = sources if isinstance(sources, str | Path) else getattr(sources, "path", type(sources).__name__)
         raise ValueError(f"expected a list of run directories; got {alone} alone: put it in a list")
-    return list(sources)
+    from toolkit.snapshots.output_folder import open_runs  # which stands upon all of this
+
+    every: Any = [sources] if is_alone else sources
+    fitting: Any = (open_runs(source) if _is_pattern(source) else [source] for source in every)
+    return list(chain.from_iterable(fitting))
+
+
+def _is_pattern(source: object) -> bool:
+    return isinstance(source, str) and glob.has_magic(source) and not Path(source).exists()
 
 
 def runs_of(sources: Iterable[Run | str | Path]) -> list[Run]:

@@ -106,10 +106,10 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._options |= {"condition": condition, "task": task, "added_tokens": check_tokens(added_tokens)}
         self._seed = checked_facts({"condition": condition, "task": task, "seed": seed})["seed"]
         self._recording: Recording | None = None
-        self._model: Any
+        self._model: Any = None
         self._log: Callable[[dict[str, float]], None] | None = None
         self._passes = _Passes(0, 0, True)
-        self._last: tuple[float, int]
+        self._last = (-1.0, -1)
         """Epoch and step of the last snapshot."""
         self._answers: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None
         self._answers_of: dict[str, tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {}
