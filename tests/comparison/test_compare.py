@@ -15,7 +15,6 @@ from toolkit.comparison.compare import (
     AT_CHANCE,
     NO_MEAN,
     ONE_CLASS,
-    OTHER_ACCURACY,
     SQUARE_COLUMNS,
     Settings,
     compare,
@@ -567,19 +566,6 @@ def test_a_pattern_stands_for_the_runs_that_fit_it(places):
         assert compare(runs).equals(compare(paths))
     assert drift_table(pattern).equals(drift_table(paths))
     check_refused("no run fits", compare, "nowhere/*")
-
-
-@pytest.mark.parametrize(("added", "num_items"), [(0, 200), (0.004, 200), (0.09, None)])
-def test_an_accuracy_that_contradicts_the_answers_is_compared_as_it_was_scored(places, added, num_items):
-    """One that is rounded contradicts nothing."""
-    runs = runs_of(places, *draw((0.85, 0.6), 200))
-    for run in runs:
-        object.__setattr__(run, "scores", run.scores.assign(accuracy=run.scores["accuracy"] + added))
-    line = one_line(compare(runs))
-    answers = np.mean([run.predictions.eval("label == prediction").mean() for run in runs[:NUM_SEEDS]])
-    agree(line, first_mean=answers + (added if num_items is None else 0))
-    assert (None if pd.isna(line["num_units"]) else line["num_units"]) == num_items
-    assert line["note"].startswith(OTHER_ACCURACY if num_items is None else "")
 
 
 def test_p_of_an_interval():

@@ -9,7 +9,7 @@ from tests.recordings import ARGUMENTS, write_recording
 from tests.refusals import check_refused, refused
 from tests.reporting.chart_data import alone
 from tests.run_directories import write_run
-from toolkit.comparison.compare import NO_ANSWERS
+from toolkit.comparison.compare import NO_ANSWERS, OTHER_ACCURACY
 from toolkit.comparison.conditions import arrange
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.measure import measure
@@ -228,6 +228,22 @@ def test_predictions_bring_intervals_over_items(record, scale):
     assert (line["num_items"], line["difference_points"]) == (40, 15)
     assert line["low_points"] < 15 < line["high_points"]
     assert toolkit.compare_seeds(runs)["mcnemar_p"].notna().all() == (scale == 1)
+
+
+@pytest.mark.parametrize(("added", "num_items"), [(0, 40), (0.004, 40), (0.09, None)])
+def test_an_accuracy_that_contradicts_the_answers_is_compared_as_it_was_scored(record, added, num_items):
+    """One that is rounded contradicts nothing."""
+    labels, runs = np.arange(40) % 2, []
+    for regime, num_right in (("none", 36), ("embeddings", 30)):
+        for seed in (0, 1, 2):
+            answers = np.where(np.random.default_rng(seed).permutation(40) < num_right, labels, 1 - labels)
+            columns = {"epoch": 3.0, "split": "validation", "id": np.arange(40), "label": labels}
+            kept = pd.DataFrame({**columns, "prediction": answers})
+            runs.append(record(regime, seed, predictions=kept, scores={"accuracy": num_right / 40 + added}))
+    line = toolkit.compare(runs).iloc[0]
+    assert line["first_mean"] == pytest.approx(36 / 40 + (added if num_items is None else 0))
+    assert (None if pd.isna(line["num_units"]) else line["num_units"]) == num_items
+    assert (OTHER_ACCURACY in line["note"]) == (num_items is None)
 
 
 def test_what_is_better_when_lower_is_no_headline_though_a_loop_names_it(record):
