@@ -233,7 +233,7 @@ def test_what_is_made_again_need_not_be_kept_and_is_the_same_in_its_own_place(re
         path.unlink()
     lines, differs = describe(report, None)
     assert not differs
-    assert f"{len(away)} files were not kept; python -m toolkit report --from out makes them again" in lines
+    assert f"{len(away)} files were not kept; python -m toolkit report --from {report} makes them again" in lines
     shutil.rmtree(report / "figures")
     assert report_from(report).path == report / "report.md"
     assert contents(report) == before | {"notes.txt": b"mine"}
