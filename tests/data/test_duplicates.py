@@ -157,6 +157,7 @@ def test_planted_repetitions_are_found_among_random_texts_and_nothing_else() -> 
     for i in planted:
         texts[i] = (f"{others[rng.integers(200)][0].upper()} !",)
     assert np.flatnonzero(near_duplicates(texts, others)).tolist() == planted.tolist()
+    assert near_duplicates(others * 3, others).all()
 
 
 @pytest.mark.parametrize("name", BUILTIN_TASKS)
