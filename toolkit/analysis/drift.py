@@ -101,7 +101,7 @@ def top_words(
     moved = rows[rows["norm"] > 0].sort_values(["relative", "norm"], ascending=False, kind="stable")
     top = moved.head(at_least("n", n, 1))
     if top.empty:
-        warnings.warn("no word moved: were the word embeddings frozen? pass a run that trained them", stacklevel=3)
+        warnings.warn("no word moved: were the word embeddings frozen? pass a run that trained them", stacklevel=2)
     columns = ["token", "drift_percent", "num_steps", "num_tokens", "row"]
     return top.assign(drift_percent=100 * top["relative"])[columns].reset_index(drop=True)
 
