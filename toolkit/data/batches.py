@@ -73,13 +73,7 @@ class EncodedSplit:
     def lengths(self) -> NDArray[np.int64]:
         """(examples,) tokens that each example takes in a batch as long as it: its own, or where its texts are encoded
         apart twice those of the longer text, beside which the other is padded."""
-        longest: NDArray[np.int64] = np.diff(self.offsets).reshape(-1, self.num_sequences).max(axis=1)
-        return longest * self.num_sequences
-
-    def num_tokens(self, indices: NDArray[np.int64]) -> int:
-        """Real tokens of some examples, padding left out."""
-        first = indices * self.num_sequences
-        return int((self.offsets[first + self.num_sequences] - self.offsets[first]).sum())
+        return np.asarray(np.diff(self.offsets).reshape(-1, self.num_sequences).max(axis=1) * self.num_sequences)
 
     @property
     def num_rows(self) -> int:
@@ -90,19 +84,15 @@ class EncodedSplit:
         """(examples,) answers of each of some examples."""
         if self.words is None:
             return np.ones(len(indices), np.int64)
-        sizes: NDArray[np.int64] = self.words.offsets[indices + 1] - self.words.offsets[indices]
-        return sizes
+        return np.asarray(self.words.offsets[indices + 1] - self.words.offsets[indices])
 
     def rows_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The answers of some examples, in their order: the examples themselves, or of a token task their words."""
-        if self.words is None:
-            return indices
-        return _addresses(self.words.offsets, indices)[0]
+        return indices if self.words is None else _addresses(self.words.offsets, indices)[0]
 
     def sequences_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sequences of some examples, those of one example in a row."""
-        sequences: NDArray[np.int64] = (indices[:, None] * self.num_sequences + np.arange(self.num_sequences)).ravel()
-        return sequences
+        return np.asarray(indices[:, None] * self.num_sequences + np.arange(self.num_sequences)).ravel()
 
 
 MASKED_SHARE, REPLACED_SHARE = 0.8, 0.1
@@ -182,9 +172,8 @@ def encode_split(
     if split.words is not None:
         return _encode_words(split, tokenizer, max_length, num_segments)
     num_sequences = len(split.texts[0]) if pair_encoding == "separate" else 1
-    columns = [list(column) for column in zip(*split.texts, strict=True)]
-    if num_sequences > 1:
-        columns = [[text for example in split.texts for text in example]]
+    one_after_other = [[text for example in split.texts for text in example]]
+    columns = one_after_other if num_sequences > 1 else [list(column) for column in zip(*split.texts, strict=True)]
     encoded = tokenizer(*columns, truncation=False, verbose=False, return_attention_mask=False)
     ids: list[list[int]] = encoded["input_ids"]
     has_segments = num_segments > 1 and "token_type_ids" in encoded
@@ -238,9 +227,8 @@ def _encode_words(split: Split, tokenizer: Any, max_length: int, num_segments: i
         places.append(first[has_token])
         numbers.append(np.flatnonzero(has_token))
         sizes.append(int(has_token.sum()))
-    labels = None
-    if split.labels is not None:
-        labels = np.concatenate([tags[kept] for tags, kept in zip(split.labels, numbers, strict=True)])
+    kept_tags = np.concatenate([own_tags[kept] for own_tags, kept in zip(tags, numbers, strict=True)])
+    labels = None if split.labels is None else kept_tags
     if 0 in sizes:
         where = f"example {split.ids[sizes.index(0)]} ({' '.join(split.words[sizes.index(0)])[:60]!r})"
         raise ValueError(

@@ -21,7 +21,7 @@ so a word is one row of the embedding table; the two domains of a task (`IN`, `O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, product
@@ -264,6 +264,15 @@ def _decks(lists: Mapping[str, str], bits: np.random.PCG64) -> dict[str, Iterato
     return {name: _deck(listed, bits) for name, listed in lists.items()}
 
 
+def _once(drawn: Iterable[tuple[T, Any]]) -> Iterator[tuple[T, Any]]:
+    """What is drawn for the first time, by the first of its two parts."""
+    seen: set[T] = set()
+    for key, rest in drawn:
+        if key not in seen:
+            seen.add(key)
+            yield key, rest
+
+
 def _sentence(text: str) -> str:
     """A clause as a sentence; str.capitalize would put names into lower case."""
     return f"{text[0].upper()}{text[1:]}."
@@ -273,26 +282,18 @@ def _polarity_units(domain: PolarityWords, bits: np.random.PCG64) -> Iterator[Un
     """Units without end: a new context with a negative (0) and with a positive (1) adjective."""
     names = _deck(domain.names, bits)
     topics = [(cycle(_shuffled(domain.frames, bits)), _decks(topic, bits)) for topic in domain.topics]
-    seen: set[str] = set()
-    for frames, topic in cycle(topics):
-        noun, place = next(topic["noun"]), next(topic["place"])
-        context = next(frames).format(name=next(names), noun=noun, place=place, word="{word}")
-        if context in seen:
-            continue
-        seen.add(context)
-        yield tuple(((context.format(word=next(topic[key])),), label) for label, key in enumerate(POLARITY_LABELS))
+    contexts = (
+        (next(frames).format(noun=next(own["noun"]), place=next(own["place"]), name=next(names), word="{word}"), own)
+        for frames, own in cycle(topics)
+    )
+    for context, own in _once(contexts):
+        yield tuple(((context.format(word=next(own[key])),), label) for label, key in enumerate(POLARITY_LABELS))
 
 
-def _events(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[tuple[bool, tuple[str, ...]]]:
-    """Events without end: whether the adjunct stands first; person, animal, verb and adjunct."""
+def _events(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Events without end: person, animal, verb and adjunct; whether the adjunct stands first."""
     decks = _decks(domain, bits)
-    seen: set[tuple[str, ...]] = set()
-    for is_fronted in cycle((False, True)):
-        event = tuple(next(decks[key]) for key in decks)
-        if event in seen:
-            continue
-        seen.add(event)
-        yield is_fronted, event
+    return _once((tuple(next(deck) for deck in decks.values()), is_fronted) for is_fronted in cycle((False, True)))
 
 
 def _order_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[Unit]:
@@ -307,7 +308,7 @@ ROLE_TAGS = ("O", "B-actor", "I-actor", "B-acted_upon", "I-acted_upon")
 
 def _role_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[Unit]:
     """Units without end: one event in both voices and both orders, each word with its tag."""
-    for is_fronted, (person, animal, verb, adjunct) in _events(domain, bits):
+    for (person, animal, verb, adjunct), is_fronted in _events(domain, bits):
         unit = []
         for is_passive, (first, second) in product((False, True), ((person, animal), (animal, person))):
             roles = (("the", 3), (first, 4)), (("the", 1), (second, 2))
@@ -329,14 +330,12 @@ def _pair_units(domain: Sequence[Taxonomy], bits: np.random.PCG64) -> Iterator[U
         for kind, listed in (entry.split(": ") for entry in taxonomy.kinds.split("; ")):
             decks = _deck(listed, bits), _deck(taxonomy.actions, bits), _deck(taxonomy.places, bits)
             kinds.append((kind, taxonomy.root, decks))
-    seen: set[tuple[str, str]] = set()
-    for kind, root, (leaves, actions, places) in cycle(kinds):
-        frame = f"{next(actions)} {next(places)}"
-        if (kind, frame) in seen:
-            continue
-        seen.add((kind, frame))
-        leaf = next(leaves)
-        low, middle, high = (_sentence(f"{_article(noun)} {noun} {frame}") for noun in (leaf, kind, root))
+    clauses = (
+        ((kind, f"{next(actions)} {next(places)}"), (leaves, root))
+        for kind, root, (leaves, actions, places) in cycle(kinds)
+    )
+    for (kind, frame), (leaves, root) in _once(clauses):
+        low, middle, high = (_sentence(f"{_article(noun)} {noun} {frame}") for noun in (next(leaves), kind, root))
         yield ((low, middle), 1), ((middle, low), 0), ((middle, high), 1), ((high, middle), 0)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.data.labels import FLOAT, RawSplit, RawTask, hold_out, joined, labels_of, plain_text
+from toolkit.data.labels import FLOAT, Names, RawSplit, RawTask, hold_out, joined, labels_of, plain_text
 from toolkit.data.tokens import is_list, read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import first_few, lookup, meant_by, reading, reason_of, refuse_first, unknown
@@ -33,10 +33,6 @@ MEND = "mend it, or save it again as UTF-8 text"
 
 LINE = "line"
 """Name of a table's index where that is the line of the file that each row begins on, the header's being 1."""
-
-
-Names = Mapping[str, tuple[str, ...]]
-"""Column of ``datasets.ClassLabel``, or of lists of them, to what its numbers 0, 1, ... are called."""
 
 
 def _text_of(path: Path) -> str:
@@ -317,17 +313,14 @@ def split_of(
         raise ValueError(f"{source}, {row} has no {cluster_column!r}: give each example the id of its cluster")
     has_texts = not text_columns and _are_texts_labelled(frame, label_column)
     if not has_texts and word_column(frame, text_columns) is not None:  # a token task: lists of words, and of tags
-        split, label_column = split_of_lists(frame, text_columns, label_column, source)
-        return replace(split, names=names.get(str(label_column)), clusters=clusters)
+        return replace(split_of_lists(frame, names, text_columns, label_column, source), clusters=clusters)
     text_columns = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
     if not text_columns:
         also = " and --label-column" if label_column is not None and label_column not in columns else ""
         raise ValueError(
             f"{source} has no column text or sentence: pass --text-columns{also} (it has: {first_few(columns, NAMED)})"
         )
-    for name in text_columns:
-        if name not in columns:
-            raise ValueError(f"{source}: {unknown(name, 'column', columns)}")
+    refuse_first({f"{source}: {unknown(name, 'column', columns)}": name not in columns for name in text_columns})
     twice = f"--text-columns names {text_columns[0]!r} twice: a pair needs two columns, a single text one"
     both = f"{label_column!r} is the label column and a text column: change --label-column or --text-columns"
     refuse_first({twice: len(set(text_columns)) < len(text_columns), both: label_column in text_columns})

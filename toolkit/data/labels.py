@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 
 from toolkit.naming import cut, first_few, reading, refuse_first
 
+Names = Mapping[str, tuple[str, ...]]
+"""Column of ``datasets.ClassLabel``, or of lists of them, to what its numbers 0, 1, ... are called."""
+
+PER_EXAMPLE = ("texts", "labels", "words", "clusters")
+"""The fields of a :class:`RawSplit` that hold something of each example."""
+
 
 @dataclass(frozen=True, slots=True)
 class RawSplit:
@@ -44,9 +50,7 @@ class RawSplit:
 
     def take(self, chosen: NDArray[np.int64]) -> "RawSplit":
         """The examples at some places, in that order."""
-        names = ("texts", "labels", "words", "clusters")
-        taken: dict[str, Any] = {x: (own := getattr(self, x)) and [own[i] for i in chosen] for x in names}
-        return replace(self, **taken)
+        return replace(self, **{name: taken(getattr(self, name), chosen) for name in PER_EXAMPLE})
 
     def named_as(self, names: tuple[str, ...] | None) -> "RawSplit":
         """With its own names in place of numbers where another split's numbers mean other names."""
@@ -69,9 +73,16 @@ def joined(parts: Sequence[RawSplit]) -> RawSplit:
     All else is that of the first; a file that numbers its classes otherwise has their names in place of numbers.
     """
     parts = [part.named_as(parts[0].names) for part in parts]
-    every = {name: [getattr(part, name) for part in parts] for name in ("texts", "labels", "words", "clusters")}
+    every = {name: [getattr(part, name) for part in parts] for name in PER_EXAMPLE}
     held = {name: None if None in own else list(chain.from_iterable(own)) for name, own in every.items()}
     return replace(parts[0], **held)  # type: ignore[arg-type]
+
+
+def taken(examples: Any, chosen: NDArray[np.int64]) -> Any:
+    """Those at some places, in that order, as they are kept: in an array, a list or a tuple; None of None."""
+    if examples is None or isinstance(examples, np.ndarray):
+        return None if examples is None else examples[chosen]
+    return type(examples)(examples[i] for i in chosen)
 
 
 def hold_out(split: Any, num_held: int, seed: Any) -> tuple[Any, Any]:

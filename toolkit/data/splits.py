@@ -1,12 +1,13 @@
 """A task: named splits of examples with their encoded labels, and how they are scored."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.data.labels import taken
 from toolkit.data.tokens import UNTAGGED
 
 Kind = Literal["classification", "regression", "tokens", "masked"]
@@ -43,11 +44,7 @@ class Split:
 
     def take(self, chosen: NDArray[np.int64]) -> "Split":
         """The examples at some places, in that order."""
-        labels = None if self.labels is None else self.labels[chosen]
-        texts, words = tuple(self.texts[i] for i in chosen), self.words
-        words = None if words is None else tuple(words[i] for i in chosen)
-        clusters = None if self.clusters is None else self.clusters[chosen]
-        return Split(self.ids[chosen], texts, labels, words, clusters)
+        return Split(*(taken(getattr(self, own.name), chosen) for own in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

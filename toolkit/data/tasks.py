@@ -163,12 +163,14 @@ def named_path(flag: str, entry: str, taken: Collection[str]) -> tuple[str, Path
 
 
 def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig) -> Task:
-    for split_name, split in raw.splits.items():
-        if not split.texts:
-            raise ValueError(f"split {split_name!r} of {name} is empty")
-        if split_name == "train" and split.labels is None and split.columns:
-            named = unknown(config.label_column, "--label-column", tuple(split.columns))
-            raise ValueError(f"split 'train' has no labels: {named}")
+    refuse_first(
+        {f"split {split_name!r} of {name} is empty": not split.texts for split_name, split in raw.splits.items()}
+    )
+    train = raw.splits["train"]
+    if train.labels is None and train.columns:
+        raise ValueError(
+            f"split 'train' has no labels: {unknown(config.label_column, '--label-column', train.columns)}"
+        )
     # All at once: who mends a table wants to do it in one go.
     faults = [
         *(line for split_name, split in raw.splits.items() for line in text_faults(split_name, split.texts)),
@@ -230,7 +232,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         carrier=raw.carrier,
         out_of_distribution=tuple(k for k in raw.out_of_distribution if k in splits),
         num_near_duplicates=removed,
-        taken_from=raw.splits["train"].taken_from,
+        taken_from=train.taken_from,
         clusters_of=config.cluster_column or "first text",
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.data.labels import MANY, OUTSIDE, RawSplit, encode_labels, has_entities, marks_span, plain_text
+from toolkit.data.labels import MANY, OUTSIDE, Names, RawSplit, encode_labels, has_entities, marks_span, plain_text
 from toolkit.naming import refuse_first, unknown
 
 DEFAULT_WORD_COLUMNS = ("tokens", "words", "form", "1")
@@ -83,9 +83,9 @@ def word_column(frame: pd.DataFrame, text_columns: tuple[str, ...]) -> str | Non
 
 
 def split_of_lists(
-    frame: pd.DataFrame, text_columns: tuple[str, ...], label_column: str | None, source: str
-) -> tuple[RawSplit, str | None]:
-    """Words and tags of a table of lists, and the column of the tags; without one it is a split without labels.
+    frame: pd.DataFrame, names: Names, text_columns: tuple[str, ...], label_column: str | None, source: str
+) -> RawSplit:
+    """Words and tags of a table of lists; without a column of tags it is a split without labels.
 
     ValueError for a column that is missing, a row that is no list, for as many tags as words not being there, and,
     where no flag names the column of the words, for what counts the words or tags them instead.
@@ -112,8 +112,8 @@ def split_of_lists(
         if columns[0] == "1":  # of .conll, which says of no column what it holds
             _doubt_columns(frame, str(of_words), of_tags, source, is_named=label_column != "label")
     texts = [(" ".join(map(str, row)),) for row in words]
-    taken_from = f"words: {of_words}; labels: {of_tags}"
-    return RawSplit(texts, tags, columns, taken_from, [tuple(map(str, row)) for row in words]), of_tags  # type: ignore[arg-type]
+    kept_words, taken_from = [tuple(map(str, row)) for row in words], f"words: {of_words}; labels: {of_tags}"
+    return RawSplit(texts, tags, columns, taken_from, kept_words, names=names.get(str(of_tags)))  # type: ignore[arg-type]
 
 
 def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, columns: Sequence[str]) -> None:
