@@ -70,6 +70,7 @@ class Watched:
 
 
 SEEN: list[str] = []
+TIMEOUT = "HF_HUB_ETAG_TIMEOUT"
 
 
 def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -98,6 +99,7 @@ def serve() -> None:
     out = sys.stdout
     sys.addaudithook(hook)
     import torch
+    from huggingface_hub import constants
 
     torch.load = torch.serialization.load = noted(torch.load)
     from toolkit import memory
@@ -109,6 +111,8 @@ def serve() -> None:
         SEEN.clear()
         memory._ask.cache_clear()
         code: Any = "returned"
+        # Which the library reads once, when it is imported.
+        constants.HF_HUB_ETAG_TIMEOUT = float(env.get(TIMEOUT, os.environ.get(TIMEOUT, 10)))
         try:
             with redirect_stdout(texts[0]), redirect_stderr(texts[1]), patch.dict(os.environ, env):
                 finetune_main(words[1:]) if words[0] == "finetune" else main(words)
