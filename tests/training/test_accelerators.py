@@ -52,6 +52,12 @@ def test_processes_that_accelerate_does_not_see_are_refused(monkeypatch: pytest.
 def test_the_peak_of_memory_is_no_less_than_what_is_in_use() -> None:
     peak, in_use = peak_memory_bytes(SimpleNamespace(device=torch.device("cpu"))), psutil.Process().memory_info().rss
     assert in_use * 0.9 < peak < in_use * 100
+    assert peak % 1024 == 0  # the system counts KiB
+
+
+def test_a_tracker_that_is_not_installed_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    check_refused("pip install tensorboard", build_accelerator, RunConfig(log_with="tensorboard"))
 
 
 def test_the_precision_of_a_launch_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

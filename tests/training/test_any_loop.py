@@ -299,3 +299,4 @@ def test_an_own_class_in_an_own_loop_that_says_so(model: Any, tokenizer: Any, tm
         count(model, [encode(tokenizer, [text]) for text in TEXTS])["word_embeddings"]
     )
     assert run.optimizer_log is None
+    assert any("no torch.optim.Optimizer" in problem for problem in run.manifest["problems"])

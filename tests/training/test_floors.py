@@ -173,6 +173,8 @@ def test_few_examples_no_words_and_caps(opened, tmp_path, monkeypatch):
     assert found.scores["bag_of_words"]["validation"]["accuracy"] == 1
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"!{'?' * i}\t{'ab'[i % 2]}\n" for i in range(4)))
     assert set(floors_of(opened, **files).scores) == {"majority"}
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + 5 * "good\ta\nbad\tb\n" + 4 * "odd\tc\n")
+    assert floors_of(opened, **files).choice["num_compared"] == 10  # those of c are fewer than the folds
     monkeypatch.setattr(floors_module, "MOST_FITTED", 100)
     monkeypatch.setattr(floors_module, "MOST_COMPARED", 60)
     capped, again = (floors_of(opened, task="polarity", max_train_examples=300) for _ in range(2))

@@ -55,11 +55,12 @@ def fit(kind: Any, way: str, model: Any, tokenizer: Any, path: Path, **settings:
         **{"max_epochs": 2, "accelerator": "cpu", "logger": False, "num_sanity_val_steps": 2}
         | {"accumulate_grad_batches": 2 if way == "accumulated" else 1, "enable_checkpointing": False}
         | {"enable_progress_bar": False, "enable_model_summary": False}
-        | {name: value for name, value in settings.items() if name != "fails_at"},
+        | {name: value for name, value in settings.items() if name not in ("fails_at", "ckpt_path")},
         callbacks=[toolkit.LightningSnapshotCallback(path, tokenizer=tokenizer)],
     )
     loaders = [torch.utils.data.DataLoader(batches, batch_size=1, collate_fn=lambda own: own[0]) for _ in range(2)]
-    trainer.fit(Module(), *loaders)
+    trainer.fit(Module(), *loaders, ckpt_path=settings.get("ckpt_path"))
+    trainer.save_checkpoint(path.parent / "last.ckpt")
     return batches
 
 
@@ -103,6 +104,14 @@ def test_an_exception_leaves_the_run_unfinished_and_the_model_free(
     assert (tmp_path / "run").exists() != is_sanity
     fit(lightning, "one", model, tokenizer, tmp_path / "run")  # starts again
     assert toolkit.open_run(tmp_path / "run").is_finished
+
+
+def test_the_epochs_of_a_trainer_that_goes_on_are_numbered_on(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    fit(lightning, "one", model, tokenizer, tmp_path / "first", max_epochs=1)
+    fit(lightning, "one", model, tokenizer, tmp_path / "rest", ckpt_path=tmp_path / "last.ckpt")
+    run = toolkit.open_run(tmp_path / "rest")
+    assert [(s.epoch, s.step) for s in run.trajectory] == [(1, 0), (2, 4)]
+    assert json.loads((run.path / "config.json").read_text())["resumed_after_steps"] == 4
 
 
 def test_without_lightning_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Recording anybody's training loop: exposure against a count by hand, whatever the loop does around it."""
 
+import gc
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ from toolkit.comparison.recorded import facts_of_recording
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES, component_of
 from toolkit.models.regimes import locate_embeddings
 from toolkit.reporting.sources import open_sources
-from toolkit.training.record import num_examples_of
+from toolkit.snapshots.run_writer import RunWriter
+from toolkit.training.record import _gather, num_examples_of
 
 
 @pytest.mark.parametrize("family", FAMILY_CONFIGS)
@@ -686,3 +689,44 @@ def test_the_examples_of_a_dataloader_are_counted_where_it_says_them() -> None:
     # Of batches that come ready-made their number is no number of examples.
     for unknown in (torch.utils.data.DataLoader(range(5), batch_size=None), torch.utils.data.DataLoader(Stream()), []):
         assert num_examples_of(unknown) is None
+
+
+def test_a_recording_that_was_finished_is_as_it_was(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """As where a with block ends after finish(); and the model is watched no longer."""
+    with recorded(model, tokenizer, torch.optim.SGD(model.parameters(), lr=1e-2), tmp_path / "run") as recording:
+        manifest, watch = recording.finish().manifest, weakref.ref(recording._watch)
+        written = (tmp_path / "run" / "manifest.json").stat().st_mtime_ns
+    assert (recording.finish().manifest, (tmp_path / "run" / "manifest.json").stat().st_mtime_ns) == (manifest, written)
+    del recording
+    gc.collect()
+    assert watch() is None
+
+
+def test_a_recording_that_cannot_be_finished_lets_its_folder_go(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = start(model, tmp_path / "run")
+    with monkeypatch.context() as full:
+        full.setattr(RunWriter, "finish", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+        with pytest.raises(OSError, match="no space left"):
+            recording.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]  # without the lock beside it
+    assert start(model, tmp_path / "run").finish().is_finished
+
+
+def test_the_rows_of_all_processes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a second process, of three passes, beside those of this one."""
+    other = {"word_embeddings": np.array([7, 7])}
+    monkeypatch.setattr("toolkit.training.record._world_size", lambda: 2)
+
+    def gather(gathered: list[Any], own: Any) -> None:
+        gathered[:] = [own, (other, 3)][: len(gathered)]
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    tokens, num_passes = _gather([{"word_embeddings": np.array([5])}], ["word_embeddings"])
+    assert (tokens["word_embeddings"].tolist(), num_passes) == ([5, 7, 7], 4)
+
+
+def test_a_table_in_half_precision_is_named_with_its_type(model: Any, tmp_path: Path) -> None:
+    model.bert.embeddings.position_embeddings.half()
+    check_refused("position_embeddings would be trained in float16", toolkit.record, model, tmp_path / "run")
