@@ -2,11 +2,12 @@
 
 Three regimes on three real tasks, the three built-in tasks on texts and the built-in token task, five seeds each.
 On each task every condition gets the same number of settings, chosen on a fifth of the training split: learning rates
-where the encoder is trained (on SST-2 and TREC with 3, 6 and 12 epochs), and where it is not the forms in which
-features are used: the last layer, the last four concatenated (Devlin et al. 2019, section 5.3), a learned mix of all
-(Peters et al. 2018), the first token in place of the mean, one hidden layer in the head; of pairs, texts encoded apart
-with u, v, |u-v| and u*v (Conneau et al. 2017); of words, a BiLSTM. The epochs of a frozen encoder's head are chosen
-within train. Sentiment is also scored out of distribution.
+where the encoder is trained (with 1 to 48 epochs on SST-2 and 1 to 24 on TREC; grids were widened where their ends
+had been chosen), and where it is not the forms in which features are used: the last layer, the one before, the last
+four or all concatenated (Devlin et al. 2019, section 5.3), a learned mix of all (Peters et al. 2018), the first token
+in place of the mean, one hidden layer in the head; of pairs, texts encoded apart with u, v, |u-v| and u*v (Conneau et
+al. 2017); of words, a BiLSTM. The epochs of a frozen encoder's head are chosen within train. Sentiment is also scored
+out of distribution.
 
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py --dry-run
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py
@@ -23,21 +24,41 @@ from toolkit import Comparison, Study
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
 RATES = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4, 6e-4))
 RATES_AND_EPOCHS = tuple(
-    {"learning_rate": rate, "epochs": epochs} for epochs in (3, 6, 12) for rate in (5e-5, 1.5e-4, 3e-4, 6e-4)
+    {"learning_rate": rate, "epochs": epochs}
+    for epochs, rates in (
+        *((epochs, (5e-5, 1.5e-4, 3e-4, 6e-4)) for epochs in (3, 6, 12)),
+        # What lies beyond the ends that were chosen before: fewer epochs, and more of them at low rates.
+        *((epochs, (5e-5, 1.5e-4, 3e-4)) for epochs in (1, 2)),
+        *((epochs, (2e-5,)) for epochs in (6, 12)),
+        (24, (5e-5, 2e-5)),
+    )
+    for rate in rates
 )
 LAST_FOUR = {"features": "last4-concat"}
 APART = {"pair_encoding": "separate"}
 FIRST_TOKEN, HIDDEN = {"pooling": "cls"}, {"head": "mlp"}
 LAYERS = ({"features": "last"}, LAST_FOUR, {"features": "mix"})
 OF_TEXTS = (*LAYERS, LAST_FOUR | HIDDEN, LAST_FOUR | FIRST_TOKEN)
-ALL_OF_TEXTS = tuple(
-    layers | pooling | head for head in ({}, HIDDEN) for pooling in ({}, FIRST_TOKEN) for layers in LAYERS
+OTHER_LAYERS = ({"features": "second-to-last"}, {"features": "all-concat"})
+LAST_FOUR_ADDED = {"features": "last4-sum"}
+ALL_OF_TEXTS = (
+    *(
+        layers | pooling | head
+        for forms in (LAYERS, OTHER_LAYERS)
+        for head in ({}, HIDDEN)
+        for pooling in ({}, FIRST_TOKEN)
+        for layers in forms
+    ),
+    LAST_FOUR_ADDED,
+    LAST_FOUR_ADDED | HIDDEN,
 )
 OF_PAIRS = ({"pair_encoding": "joint"}, APART, APART | LAST_FOUR, APART | LAST_FOUR | HIDDEN, APART | HIDDEN)
 OF_WORDS = (*LAYERS, LAST_FOUR | {"head": "bilstm"}, {"head": "bilstm"})
-TRAINED = {"sst2": RATES_AND_EPOCHS, "trec": RATES_AND_EPOCHS} | dict.fromkeys(
-    ("cad_nli_original", "polarity", "order", "pair", "roles"), RATES
-)
+TRAINED = dict.fromkeys(("cad_nli_original", "polarity", "order", "roles"), RATES) | {
+    "sst2": (*RATES_AND_EPOCHS, {"learning_rate": 5e-5, "epochs": 48}),  # 24 were chosen before
+    "trec": RATES_AND_EPOCHS,
+    "pair": (*RATES, {"learning_rate": 1.2e-3}),  # 6e-4 was chosen before
+}
 BUILT_IN = {"max_train_examples": 1000}
 
 STUDY = Study(
@@ -99,12 +120,12 @@ STUDY = Study(
         "full fine-tuning": TRAINED,
         "embeddings frozen": TRAINED,
         "feature extraction": {
-            "sst2": ALL_OF_TEXTS,
+            "sst2": (*ALL_OF_TEXTS, LAST_FOUR_ADDED | FIRST_TOKEN),
             "trec": ALL_OF_TEXTS,
             "cad_nli_original": OF_PAIRS,
             "polarity": OF_TEXTS,
             "order": OF_TEXTS,
-            "pair": OF_PAIRS,
+            "pair": (*OF_PAIRS, APART | {"features": "mix"}),
             "roles": OF_WORDS,
         },
     },

@@ -25,7 +25,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "sst2": {
         "train_file": f"{DATA}/sst2/train.tsv",
         "validation_file": f"{DATA}/sst2/dev.tsv",
-        "learning_rate": 1.5e-4,
+        "learning_rate": 5e-5,
     },
     "trec": {
         "train_file": f"{DATA}/trec/train.tsv",
