@@ -157,10 +157,26 @@ def test_a_mean_has_an_interval_from_three_seeds_on(read_study, data_of, num_see
         if num_seeds == 3 and own.nunique() > 1:
             ends = stats.t.interval(0.95, 2, loc=own.mean(), scale=own.std() / np.sqrt(3))
         drawn = means.loc[(regime, place), ["mean", "low", "high"]].astype(float)
-        np.testing.assert_allclose(drawn, [own.mean(), *ends], rtol=1e-4)
+        np.testing.assert_allclose(drawn, [own.mean(), *np.clip(ends, 0, 1)], rtol=1e-4)
     low, high = scale_of(panel, "x")
     shown = [*scores["value"], *means["low"].dropna(), *means["high"].dropna()]
     assert low < min(shown) < max(shown) < high
+
+
+ENDS = {"accuracy": (0, 1), "matthews": (-1, 1), "r2": (-np.inf, 1), "loss": (0, np.inf)}
+
+
+@pytest.mark.parametrize("middle", [-0.9, 0.1, 0.9])
+@pytest.mark.parametrize("score", ENDS)
+def test_an_interval_ends_where_its_score_does(read_study, data_of, score, middle):
+    scores = data_of(*read_study(num_seeds=3)).scores
+    around = scores.groupby(["base", "split"]).cumcount() - 1
+    (panel,) = panels_of(scores_chart(scores.assign(value=middle + around / 10, score=score)))
+    drawn = lines_of(panel, "mean")[["low", "high"]].astype(float).to_numpy()
+    half_width = 4.302653 * 0.1 / 3**0.5  # Student's t of two degrees of freedom
+    np.testing.assert_allclose(
+        drawn, len(drawn) * [np.clip([middle - half_width, middle + half_width], *ENDS[score])], rtol=1e-4
+    )
 
 
 def test_cost_has_a_mark_per_run_and_needs_seconds(data):

@@ -200,8 +200,8 @@ def plot_scores(source: Plotted, *, panels: bool = False, regimes: Iterable[str]
     """Last scores: a line per task, split and condition with a dot per seed, their mean and its interval.
 
     ``source``: run, path, several, or :func:`toolkit.last_scores`' table. The interval is Student's of 95 % over seeds,
-    from three of them on; the dot of a failed run is hollow. Of several sizes the largest is shown. ``panels``: one per
-    task. ``regimes``: their order, which gives the colours.
+    from three of them on, and ends where the score does; the dot of a failed run is hollow. Of several sizes the
+    largest is shown. ``panels``: one per task. ``regimes``: their order, which gives the colours.
 
     Examples
     --------

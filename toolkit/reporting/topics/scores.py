@@ -119,7 +119,7 @@ def _task_panel(scores: pd.DataFrame, series: Sequence[str], look: Mapping[str, 
     label_by_split = {split: f"{split} (reported)" if split in reported_splits else split for split in scores["split"]}
     scores = scores.assign(place=scores["split"].map(label_by_split))  # what the axis calls a split
     split_labels = [label_by_split[split] for split in reported_first(scores["split"], reported_splits)]
-    means = _means_over_seeds(scores)
+    means = _means_over_seeds(scores, score)
     scale = padded([*scores["value"], *means["low"], *means["high"]], 0.04)
     x = altair.X("mean:Q", scale=scale, title=title_of(score), axis=altair.Axis(tickCount=5, format="~f"))
     y = altair.Y("place:N", sort=split_labels, title=None, axis=altair.Axis(domain=False, ticks=False, labelLimit=150))
@@ -145,13 +145,16 @@ def _task_panel(scores: pd.DataFrame, series: Sequence[str], look: Mapping[str, 
     return altair.layer(*layers, width=width, height=len(split_labels) * max(13 * len(series) + 10, 24))
 
 
-def _means_over_seeds(scores: pd.DataFrame) -> pd.DataFrame:
-    """A record per split and regime: the mean over seeds, with an interval from three of them on."""
+def _means_over_seeds(scores: pd.DataFrame, score: str) -> pd.DataFrame:
+    """A record per split and regime: the mean over seeds, with an interval from three of them on, within the score's
+    range."""
+    ranges = {"loss": (0.0, math.inf), "r2": (-math.inf, 1.0)} | dict.fromkeys(CORRELATIONS, (-1.0, 1.0))
     records = []
     for (split_label, regime), regime_scores in scores.groupby(["place", "regime"], sort=False):
         values = regime_scores["value"].to_numpy(dtype=np.float64)
         interval = seeds_interval(values) if len(values) >= LEAST_SEEDS else None
-        low, high = (interval.low, interval.high) if interval else (math.nan, math.nan)
+        ends = (interval.low, interval.high) if interval else (math.nan, math.nan)
+        low, high = np.clip(ends, *ranges.get(score, (0.0, 1.0)))
         records.append(
             {
                 "place": split_label,
