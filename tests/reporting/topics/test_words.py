@@ -261,6 +261,7 @@ def test_a_small_budget_is_shared_and_keeps_the_words_seen_most(read_run: MakeRu
         assert sorted(kept["x"]) == sorted(whole["x"])[-len(kept) :]
     assert len(data_of(chart_of(made)).encode()) <= 4000 + 100, "and the names of the furthest"
     assert len(table_of(made)) == 20
+    assert "84 words that training used or may have used (those of the most steps" in picture_of(made).caption
 
 
 def test_many_epochs_are_thinned(read_run: MakeRun):

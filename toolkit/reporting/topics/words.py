@@ -84,12 +84,14 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     kinds = {"input"} if _is_at_input(drawn_words).any() else _kinds(_axis_positions(drawn_words))
     _, *columns_of_words = list(zip(*counts, strict=True))[:5]  # as the header below names them
     drawn_seen, all_seen, drawn_others, all_others = map(sum, columns_of_words)
+    which = " (those of the most steps or, where steps are not known, that moved farthest)"
     caption = (
         "A mark is a word: upwards, its row moved farther; marks on the floor moved less than the axis shows, or not. "
         f"{' '.join(text for kind, text in SIDEWAYS.items() if kind in kinds)} {COLOURED} Type part of a word to "
         "mark it, and point at a mark to read its neighbours: the five words whose rows point most nearly the same "
         "way, with their cosines. Of several seeds the means are shown, and the neighbours of the first. Drawn: "
-        f"{drawn_seen:,} of {all_seen:,} words that training used or may have used, and {drawn_others:,} of "
+        f"{drawn_seen:,} of {all_seen:,} words that training used or may have used"
+        f"{which if drawn_seen < all_seen else ''}, and {drawn_others:,} of "
         f"{all_others:,} others, evenly spaced in the vocabulary; of these special tokens and [unused] ones are left "
         "out."
     )
