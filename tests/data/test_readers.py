@@ -579,6 +579,18 @@ def test_texts_of_which_most_are_one_are_said(rows: list[Any], tmp_path: Path) -
         loaded(path, **({"text_columns": ("text", "other")} if isinstance(rows[0], tuple) else {}))
 
 
+def test_texts_of_which_half_are_one_are_not(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    rows = [*zip(10 * ["good"] + TEXTS[:10], 10 * ["a", "b"], strict=True)]
+    loaded(write(tmp_path / "a.tsv", tsv(rows)))
+    assert not any("withheld" in str(told.message) for told in recwarn)
+
+
+def test_words_in_two_columns_are_refused(tmp_path: Path) -> None:
+    rows = [{"tokens": ["good"], "words": ["bad"], "tags": ["O"]}] * 2
+    path = write(tmp_path / "a.json", json.dumps(rows))
+    check_refused("a token task has one column of word lists", loaded, path, text_columns=("tokens", "words"))
+
+
 def test_three_examples_are_shown_before_training(tmp_path: Path) -> None:
     made, flags, _ = SHAPES["pair"]
     assert example_lines(load_task(RunConfig(**by_files(tmp_path, made), **flags))) == [

@@ -357,7 +357,8 @@ def test_integers_may_be_meant_as_targets_and_words_may_not() -> None:
     assert (
         (kind, labels["validation"].tolist()),
         encode_labels({"train": ["1", "5"]}, kind="targets")[0],
-    ) == (("regression", [2.0]), "regression")
+        encode_labels({"train": [1, 0, 2]}, ("poor", "fair", "good"), kind="targets")[:2],
+    ) == (("regression", [2.0]), "regression", ("regression", ()))
     with pytest.raises(ValueError, match=r"'train' has labels that are not numbers, as targets are: row 2 \('good'\)"):
         encode_labels({"train": ["1", "good"]}, kind="targets")
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,7 @@ def test_words_that_get_no_token_are_counted_aloud_and_an_example_of_nothing_els
     check_refused(
         r"^no word of example 2 .* has a token and a tag: remove it", encode_split, broken, loaded.tokenizer, 32, 2
     )
+    check_refused("needs a fast tokenizer", encode_split, split, SimpleNamespace(is_fast=False), 32, 2)
 
 
 def test_a_word_without_a_tag_is_read_but_not_answered_for_and_one_of_no_token_is_named() -> None:
