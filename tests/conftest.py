@@ -64,10 +64,11 @@ hypothesis.settings.load_profile("shared cores")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """What ``-n auto`` means: every core that this process may use, hyper-threads too."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What ``-n auto`` means: every core that this process may use, hyper-threads too, and of slow tests, which wait
+    for processes, locks and downloads, one more at a time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, MOST_WORKERS)
+    return min((cores or 1) + (config.option.markexpr == "slow"), MOST_WORKERS)
 
 
 def pytest_configure() -> None:
