@@ -310,6 +310,8 @@ def test_one_answer_apart_bounds_every_score_of_right_and_wrong_answers_by_its_i
     assert "no mean over items" not in same["note"]
     assert np.isnan(same["low_points"])
     assert np.isnan(estimate_not_failed(np.zeros((3, 100)), Settings(), is_accuracy=False)["low_points_not_failed"])
+    of_two = estimate_not_failed(np.array([1.0, 2.0]), Settings(), is_accuracy=False)["low_points_not_failed"]
+    assert of_two == pytest.approx(150 - 12.706205 * 50)  # Student's t of one degree of freedom
 
 
 def test_regression_has_no_accuracy_and_no_chance(make_run):

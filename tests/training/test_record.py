@@ -730,3 +730,31 @@ def test_the_rows_of_all_processes_are_counted(monkeypatch: pytest.MonkeyPatch) 
 def test_a_table_in_half_precision_is_named_with_its_type(model: Any, tmp_path: Path) -> None:
     model.bert.embeddings.position_embeddings.half()
     check_refused("position_embeddings would be trained in float16", toolkit.record, model, tmp_path / "run")
+
+
+def test_a_table_that_no_step_changed_has_no_exposure(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """Somebody writes to it between two snapshots: which rows that used is not known, those of other tables are."""
+    table = model.bert.embeddings.word_embeddings.weight
+    recording = start(model.train(), tmp_path / "run")
+    others = [parameter for parameter in model.parameters() if parameter is not table]
+    update(torch.optim.SGD(others, lr=1e-2), model(**encode(tokenizer, TEXTS)).logits.sum())
+    with torch.no_grad():
+        table += 1
+    with pytest.warns(UserWarning, match="word_embeddings"):
+        run = ended(recording, epoch=1)
+    assert run.trajectory.exposure.tables.keys() == {"position_embeddings", "token_type_embeddings"}
+
+
+def test_rows_that_decay_moves_through_adams_moments_are_told(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    before = model.bert.embeddings.word_embeddings.weight.detach().numpy().copy()
+    with pytest.warns(UserWarning, match="rows that no text used move, by") as told:
+        run = recorded(
+            model, tokenizer, torch.optim.Adam(model.parameters(), weight_decay=0.1), tmp_path / "run"
+        ).finish()
+    unused = run.trajectory.exposure.tables["word_embeddings"].step_counts(len(before)) == 0
+    now = run.trajectory.snapshots[-1].tensors["word_embeddings"]
+    shares = (np.linalg.norm(now - before, axis=1) / np.linalg.norm(before, axis=1).clip(1e-30))[unused]
+    assert any(
+        f"{(shares > 0).sum()} rows that no text used move, by {np.median(shares[shares > 0]):.2%} " in str(own.message)
+        for own in told
+    )
