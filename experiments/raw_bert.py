@@ -11,7 +11,7 @@ of the PyPI package rxnfp 0.1.0 (MIT), tuned on the yields of Buchwald-Hartwig r
     python experiments/raw_bert.py --wheel ... --starts --seeds 0 1 2       # R² of LP-FT, and from random weights
     python experiments/raw_bert.py --wheel ... --others          # R² on the splits that the study leaves out
     python experiments/raw_bert.py --wheel ... --poolings        # R² of features by pooling
-    python experiments/raw_bert.py --wheel ... --forms           # R² of 16 forms of features, on a fifth of train
+    python experiments/raw_bert.py --wheel ... --forms           # R² of 16 forms of features, on a fifth of each train
 
 Anchor, published with the data: full fine-tuning reaches R² .951 ± .005 on the random splits (fullcv_*), .838, .836,
 .738 and .538 on test1 to test4, with the settings below; the head is a fresh linear layer on the published pooler.
@@ -242,7 +242,7 @@ def main(
         others: train on the other splits, and print R²
         poolings: print R² of features of the last layer, by pooling
         starts: train from a head first and from random weights
-        forms: print R² of forms of features on a fifth of train
+        forms: print R² of forms of features on a fifth of each split's train
         seeds: of the four before
         dropout_throughout: train the first full run with the dropout of the config
     """
@@ -268,7 +268,7 @@ def main(
     if poolings:
         train(POOLED, SPLITS[:1], seeds)
     if forms:
-        train(FORMS, SPLITS[:1], seeds, selection_fraction=0.2)
+        train(FORMS, SPLITS, seeds, selection_fraction=0.2)
     if dropout_throughout:
         from toolkit.pipeline import finetune
 
