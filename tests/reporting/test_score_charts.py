@@ -164,9 +164,10 @@ def test_a_mean_has_an_interval_from_three_seeds_on(read_study, data_of, num_see
 
 
 ENDS = {"accuracy": (0, 1), "matthews": (-1, 1), "r2": (-np.inf, 1), "loss": (0, np.inf)}
+ENDS |= {"perplexity": (-np.inf, np.inf)}
 
 
-@pytest.mark.parametrize("middle", [-0.9, 0.1, 0.9])
+@pytest.mark.parametrize("middle", [-0.9, 0.1, 0.9, 30.0])
 @pytest.mark.parametrize("score", ENDS)
 def test_an_interval_ends_where_its_score_does(read_study, data_of, score, middle):
     scores = data_of(*read_study(num_seeds=3)).scores

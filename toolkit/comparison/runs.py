@@ -33,6 +33,18 @@ LOWER_IS_BETTER = frozenset(
 """Words in the names of scores that no run is judged by: higher counts as better."""
 
 ENTITY_SCORES = ("precision", "recall", "f1")
+RANGES = (
+    dict.fromkeys(("accuracy", "macro_f1", *ENTITY_SCORES), (0.0, 1.0))
+    | dict.fromkeys(CORRELATIONS, (-1.0, 1.0))
+    | {"r2": (-np.inf, 1.0), "loss": (0.0, np.inf)}
+)
+
+
+def range_of(score: str) -> tuple[float, float]:
+    """The least and the greatest value that a score can have; any where its name does not say (perplexity)."""
+    return RANGES.get(score, (-np.inf, np.inf))
+
+
 SAME_SCORE, SAME_ROUNDED = 1e-6, 0.0051
 """A score that is this far from what the answers give is another one of the same name; an accuracy may be rounded to
 two digits."""

@@ -80,9 +80,9 @@ def joined(parts: Sequence[RawSplit]) -> RawSplit:
 
 def taken(examples: Any, chosen: NDArray[np.int64]) -> Any:
     """Those at some places, in that order, as they are kept: in an array, a list or a tuple; None of None."""
-    if examples is None or isinstance(examples, np.ndarray):
-        return None if examples is None else examples[chosen]
-    return type(examples)(examples[i] for i in chosen)
+    if examples is None:
+        return None
+    return examples[chosen] if isinstance(examples, np.ndarray) else type(examples)(examples[i] for i in chosen)
 
 
 def hold_out(split: Any, num_held: int, seed: Any) -> tuple[Any, Any]:

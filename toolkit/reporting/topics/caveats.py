@@ -11,7 +11,7 @@ import pandas as pd
 from toolkit.comparison.cards import NO_CONTROL, over_seeds
 from toolkit.comparison.conditions import Condition, Group, ReportedRun, differing_settings, pair_conditions, settings
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
+from toolkit.comparison.runs import last_score, range_of, reported_first
 from toolkit.comparison.verdicts import REFUSALS, VERDICTS, Card, Span
 from toolkit.reporting.cells import UNDEFINED, listing, number, p_value, points
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block, table_block
@@ -71,7 +71,8 @@ def deciding(comparison: Mapping[Any, Any]) -> tuple[float, float, int]:
 
 def reach_points(score: str) -> float:
     """The greatest difference that two values of a score can have, in points: correlations may be below 0, R² any."""
-    return math.inf if score == "r2" else 200.0 if score in CORRELATIONS else 100.0
+    low, high = range_of(score)
+    return 100 * (high - low)
 
 
 def task_names(table: pd.DataFrame) -> pd.Series:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.runs import CORRELATIONS, reported_first
+from toolkit.comparison.runs import range_of, reported_first
 from toolkit.comparison.summaries import SCORES, check_table
 from toolkit.comparison.verdicts import LEAST_SEEDS
 from toolkit.reporting.cells import NOT_APPLICABLE, mean_text, number
@@ -148,13 +148,12 @@ def _task_panel(scores: pd.DataFrame, series: Sequence[str], look: Mapping[str, 
 def _means_over_seeds(scores: pd.DataFrame, score: str) -> pd.DataFrame:
     """A record per split and regime: the mean over seeds, with an interval from three of them on, within the score's
     range."""
-    ranges = {"loss": (0.0, math.inf), "r2": (-math.inf, 1.0)} | dict.fromkeys(CORRELATIONS, (-1.0, 1.0))
     records = []
     for (split_label, regime), regime_scores in scores.groupby(["place", "regime"], sort=False):
         values = regime_scores["value"].to_numpy(dtype=np.float64)
         interval = seeds_interval(values) if len(values) >= LEAST_SEEDS else None
         ends = (interval.low, interval.high) if interval else (math.nan, math.nan)
-        low, high = np.clip(ends, *ranges.get(score, (0.0, 1.0)))
+        low, high = np.clip(ends, *range_of(score))
         records.append(
             {
                 "place": split_label,
@@ -171,8 +170,9 @@ def _means_over_seeds(scores: pd.DataFrame, score: str) -> pd.DataFrame:
 
 def title_of(score: str) -> str:
     """The name of a score with its unit or the range of its values, such as ``macro f1 (0 to 1)``."""
-    ranges = {"loss": "nats", "r2": "up to 1"} | dict.fromkeys(CORRELATIONS, "-1 to 1")
-    return f"{score.replace('_', ' ')} ({ranges.get(score, '0 to 1')})"
+    low, high = range_of(score)
+    known = f" ({low:g} to {high:g})" if math.isfinite(high - low) else ""
+    return score.replace("_", " ") + {"loss": " (nats)", "r2": " (up to 1)"}.get(score, known)
 
 
 def epochs_chart(
